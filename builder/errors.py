@@ -1,0 +1,135 @@
+"""The tree of errors that users see; each class has its exit code and a stable `code`.
+
+    BuilderError                 1    internal
+    ├── UsageError               2    bad command line or recipe
+    │   └── RecipeError               with file:line:column
+    ├── PlanRefused              3    the plan says that it can't work
+    ├── SourceError              4    a source can't be reached, is damaged, or drifted from the lock
+    ├── ToolchainError           5    a tool that we ran failed
+    ├── StorageError             6    registry or store
+    ├── VerificationError        7    an output isn't what it should be
+    ├── HostError                8    disk, port, Docker, GPU of this machine
+    └── Interrupted            130    the user or the system asked us to stop
+
+An error says what happened, where, why, and what to do next. `str(error)` is the first of these;
+`error.render()` is all of them, as the command line prints it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class BuilderError(Exception):
+    """Something that the user should read; never shown with a traceback."""
+
+    exit_code = 1
+    code = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | Path | None = None,
+        why: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = None if where is None else str(where)
+        self.why = why
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def render(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        for label, text in (("where", self.where), ("why", self.why), ("try", self.hint)):
+            if text:
+                lines.append(f"  {label}: {text}")
+        return "\n".join(lines)
+
+
+class UsageError(BuilderError):
+    exit_code = 2
+    code = "usage"
+
+
+class RecipeError(UsageError):
+    code = "recipe"
+
+
+class PlanRefused(BuilderError):
+    exit_code = 3
+    code = "refused"
+
+
+class SourceError(BuilderError):
+    exit_code = 4
+    code = "source"
+
+
+class ToolchainError(BuilderError):
+    exit_code = 5
+    code = "toolchain"
+
+
+class StorageError(BuilderError):
+    exit_code = 6
+    code = "storage"
+
+
+class VerificationError(BuilderError):
+    exit_code = 7
+    code = "verification"
+
+
+class HostError(BuilderError):
+    exit_code = 8
+    code = "host"
+
+
+class Interrupted(BuilderError):
+    exit_code = 130
+    code = "interrupted"
+
+
+_SEVERITY = (1, 7, 5, 6, 8, 4, 3)
+
+
+def worst(exit_codes: Iterable[int]) -> int:
+    """The exit code that stands for several failures: 1, 7, 5, 6, 8, 4, 3 in this order."""
+    codes = set(exit_codes) - {0}
+    for code in (130, *_SEVERITY, 2):
+        if code in codes:
+            return code
+    return max(codes, default=0)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn "no space", "quota" and "read-only" from the operating system into a HostError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise HostError(
+                "the disk is full",
+                where=error.filename or path,
+                why=error.strerror,
+                hint="free some space or choose another store with --store; the next run continues",
+                code="disk-full",
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise HostError(
+                "can't write here",
+                where=error.filename or path,
+                why=error.strerror,
+                hint="choose a writable folder with --store",
+                code="not-writable",
+            ) from error
+        raise

@@ -1,0 +1,106 @@
+"""SHA-256 digests of files: computed once, while the bytes pass by, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+CHUNK_BYTES = 4 << 20
+
+Advance = Callable[[int], None]
+"""Told the number of bytes that were just processed; drives progress bars."""
+
+
+def ignore_progress(_: int) -> None:
+    """An `Advance` for callers that show nothing."""
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    sha256: str
+    size: int
+
+
+def hash_file(path: Path, advance: Advance = ignore_progress) -> FileDigest:
+    """The digest of a whole file, read once in chunks of 4 MiB."""
+    digest = hashlib.sha256()
+    size = 0
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            size += count
+            advance(count)
+    return FileDigest(digest.hexdigest(), size)
+
+
+class HashingWriter:
+    """A file that is written front to back; knows its digest when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        view = memoryview(data).cast("B")
+        written = 0
+        while written < len(view):
+            written += self._file.write(view[written:])
+        self._hash.update(view)
+        self._size += len(view)
+        return len(view)
+
+    @property
+    def digest(self) -> FileDigest:
+        return FileDigest(self._hash.hexdigest(), self._size)
+
+    def __enter__(self) -> HashingWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+class DigestCache:
+    """Remembers the sha256 of files that we don't own, as long as their size, mtime and inode stay.
+
+    One SQLite file, safe for several processes. Losing it costs a re-read, nothing else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        with self._connect() as database:
+            database.execute("create table if not exists digests (path text primary key, stamp text, sha256 text)")
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=30, isolation_level=None)
+
+    def digest(self, path: Path, advance: Advance = ignore_progress) -> FileDigest:
+        """The digest of `path`, read only if the file changed since it was last asked for."""
+        real = os.path.realpath(path)
+        before = os.stat(real)
+        stamp = json.dumps([before.st_size, before.st_mtime_ns, before.st_ino])
+        with self._connect() as database:
+            row = database.execute("select sha256 from digests where path = ? and stamp = ?", (real, stamp)).fetchone()
+        if row:
+            advance(before.st_size)
+            return FileDigest(row[0], before.st_size)
+        result = hash_file(Path(real), advance)
+        with self._connect() as database:
+            database.execute("insert or replace into digests values (?, ?, ?)", (real, stamp, result.sha256))
+        return result
