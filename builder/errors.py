@@ -27,13 +27,13 @@ class BuilderError(Exception):
     """Something that the user should read; never shown with a traceback."""
 
     exit_code = 1
-    code = "internal"
+    code = "INTERNAL"
 
     def __init__(
         self,
         message: str,
         *,
-        where: str | Path | None = None,
+        where: object = None,
         why: str | None = None,
         hint: str | None = None,
         code: str | None = None,
@@ -56,46 +56,46 @@ class BuilderError(Exception):
 
 class UsageError(BuilderError):
     exit_code = 2
-    code = "usage"
+    code = "USAGE"
 
 
 class RecipeError(UsageError):
-    code = "recipe"
+    code = "RECIPE"
 
 
 class PlanRefused(BuilderError):
     exit_code = 3
-    code = "refused"
+    code = "REFUSED"
 
 
 class SourceError(BuilderError):
     exit_code = 4
-    code = "source"
+    code = "SOURCE"
 
 
 class ToolchainError(BuilderError):
     exit_code = 5
-    code = "toolchain"
+    code = "TOOLCHAIN"
 
 
 class StorageError(BuilderError):
     exit_code = 6
-    code = "storage"
+    code = "STORAGE"
 
 
 class VerificationError(BuilderError):
     exit_code = 7
-    code = "verification"
+    code = "VERIFICATION"
 
 
 class HostError(BuilderError):
     exit_code = 8
-    code = "host"
+    code = "HOST"
 
 
 class Interrupted(BuilderError):
     exit_code = 130
-    code = "interrupted"
+    code = "INTERRUPTED"
 
 
 _SEVERITY = (1, 7, 5, 6, 8, 4, 3)
@@ -122,7 +122,7 @@ def disk_errors(path: Path) -> Iterator[None]:
                 where=error.filename or path,
                 why=error.strerror,
                 hint="free some space or choose another store with --store; the next run continues",
-                code="disk-full",
+                code="DISK_FULL",
             ) from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise HostError(
@@ -130,6 +130,6 @@ def disk_errors(path: Path) -> Iterator[None]:
                 where=error.filename or path,
                 why=error.strerror,
                 hint="choose a writable folder with --store",
-                code="not-writable",
+                code="NOT_WRITABLE",
             ) from error
         raise

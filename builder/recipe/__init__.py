@@ -1,0 +1,27 @@
+"""The user's words: what a recipe may say, and reading it with line numbers."""
+
+from builder.recipe.loading import Recipe, find_recipes, load_recipe
+from builder.recipe.schema import (
+    Limits,
+    ModelSettings,
+    PackageSettings,
+    Parallelism,
+    PrecisionSettings,
+    RecipeDocument,
+    Serving,
+    Settings,
+)
+
+__all__ = [
+    "Limits",
+    "ModelSettings",
+    "PackageSettings",
+    "Parallelism",
+    "PrecisionSettings",
+    "Recipe",
+    "RecipeDocument",
+    "Serving",
+    "Settings",
+    "find_recipes",
+    "load_recipe",
+]

@@ -1,0 +1,23 @@
+"""`engine-builder validate`: are the recipes well-formed?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.cli.options import format_option, print_json, recipe_option
+from builder.recipe import find_recipes, load_recipe
+
+
+@click.command()
+@recipe_option
+@format_option
+def command(recipe: Path, form: str) -> None:
+    """Check recipes without asking anything outside."""
+    recipes = [load_recipe(file) for file in find_recipes(recipe)]
+    if form == "json":
+        print_json([{"recipe": str(item.file), "name": item.content.name, "valid": True} for item in recipes])
+    else:
+        for item in recipes:
+            click.echo(f"{item.file}: valid, {len(item.content.targets)} targets")

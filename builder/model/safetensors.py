@@ -1,0 +1,375 @@
+"""The tensors of a model folder, from the headers of its safetensors files: bounded, and checked before use.
+
+A safetensors file is
+
+    8 bytes   N, the length of the header, little-endian
+    N bytes   JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {…} or null or absent}
+    the rest  the tensors' bytes, without gaps and overlaps; offsets count from here
+
+(https://github.com/huggingface/safetensors#format). A folder holds either `model.safetensors`, or shards that
+`model.safetensors.index.json` lists: {"weight_map": {NAME: FILE}, "metadata": {…}}.
+
+Whatever is wrong is a SourceError with one of these codes:
+
+    weights-missing      no weights here, or none that we read      shard-missing       the index names an absent file
+    pickle-only          only .bin or .pt: reading runs code        index-missing       shards without their index
+    adapter-only         a LoRA adapter without its base model      index-mismatch      a tensor isn't where the index says
+    gguf-only            a GGUF file without safetensors            index-json          the index isn't what it should be
+    lfs-pointer          Git LFS left a pointer, not the file       path-escape         the index names a file elsewhere
+    shard-truncated      the file is shorter than its header says   unreadable          the operating system refused
+    safetensors-header   the header is malformed
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from builder.errors import SourceError
+
+MAX_HEADER_BYTES = 100_000_000
+"""The format's own limit; also ours for every JSON file of a model."""
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+DTYPE_BITS = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E4M3": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2": 8,
+    "F8_E5M2FNUZ": 8,
+    "F8_E8M0": 8,
+    "U16": 16,
+    "I16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "U32": 32,
+    "I32": 32,
+    "F32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F64": 64,
+    "C64": 64,
+}
+
+_LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
+_SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One stored tensor. `dtype` is spelt as safetensors does ("BF16"); its bytes are `file[begin:end]`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class TensorIndex:
+    """Every tensor of a model folder by name."""
+
+    tensors: Mapping[str, TensorInfo]
+
+    @classmethod
+    def open(cls, folder: Path) -> TensorIndex:
+        """Read the headers of the model's files in `folder`.
+
+        Like transformers we take `model.safetensors` first, then the files that the index names; other copies of the
+        weights (`consolidated.safetensors`, `original/`) are not looked at.
+        """
+        if os.path.lexists(folder / SINGLE_FILE):
+            return cls(read_header(folder / SINGLE_FILE))
+        if os.path.lexists(folder / INDEX_FILE):
+            return cls(_read_shards(folder))
+        raise _no_weights(folder)
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """The tensors of one safetensors file, in the order of their bytes. Only the header is read."""
+    with _opened(path) as file:
+        file_size = os.fstat(file.fileno()).st_size
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise _truncated(path, 8 - len(prefix))
+        header_size = int.from_bytes(prefix, "little")
+        if header_size > MAX_HEADER_BYTES:
+            raise _malformed(path, f"it says that its header has {header_size} bytes; the limit is {MAX_HEADER_BYTES}")
+        if 8 + header_size > file_size:
+            raise _truncated(path, 8 + header_size - file_size)
+        header = file.read(header_size)
+    if not header.startswith(b"{"):
+        raise _malformed(path, 'its header does not begin with "{"')
+    entries = parse_json(header, path, code="safetensors-header")
+    _check_metadata(path, entries.pop("__metadata__", None))
+    data_start = 8 + header_size
+    tensors = sorted(
+        (_tensor(path, name, entry, data_start) for name, entry in entries.items()),
+        key=lambda tensor: (tensor.begin, tensor.end),
+    )
+    position = data_start
+    for tensor in tensors:
+        if tensor.begin != position:
+            fault = "overlaps the tensor before it" if tensor.begin < position else "leaves a gap before it"
+            raise _malformed(path, f"{tensor.name} {fault} (begins at byte {tensor.begin}, expected {position})")
+        position = tensor.end
+    if position > file_size:
+        raise _truncated(path, position - file_size)
+    if position < file_size:
+        raise _malformed(path, f"it has {file_size - position} bytes that no tensor of its header owns")
+    return {tensor.name: tensor for tensor in tensors}
+
+
+def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """The length and header of a file that holds `tensors` (name → dtype, shape) in this order.
+
+    Padded with spaces so that the data begins at a multiple of 8 bytes, as the safetensors library does.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name, (dtype, shape) in tensors.items():
+        end = position + math.prod(shape) * DTYPE_BITS[dtype] // 8
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_json(path: Path, code: str) -> Any:
+    """A JSON file of a model, read as strictly as `parse_json` does; a Git-LFS pointer is named as such."""
+    with _opened(path) as file:
+        content = file.read(MAX_HEADER_BYTES + 1)
+    if len(content) > MAX_HEADER_BYTES:
+        raise SourceError("the file is too large", where=path, why=f"more than {MAX_HEADER_BYTES} bytes", code=code)
+    return parse_json(content, path, code)
+
+
+def parse_json(content: bytes, where: Path, code: str) -> Any:
+    """JSON by the book: UTF-8, no key twice in an object, no NaN or Infinity. SourceError(code) names the place.
+
+    Python's own reader takes the last of two equal keys and invents NaN and Infinity, so that the next program,
+    written in another language, would read something else than we did.
+    """
+    try:
+        tree = json.loads(
+            content.decode("utf-8"),
+            object_pairs_hook=_Pairs,
+            parse_constant=_NotFinite,
+            parse_float=_finite,
+        )
+        return _plain(tree, "")
+    except (ValueError, RecursionError) as error:
+        raise SourceError("this is not valid JSON", where=where, why=str(error), code=code) from error
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with all its keys, also those that come twice."""
+
+
+class _NotFinite(str):
+    """NaN, Infinity, or a number that is too large, as it was written."""
+
+
+def _finite(text: str) -> float | _NotFinite:
+    number = float(text)
+    return number if math.isfinite(number) else _NotFinite(text)
+
+
+def _plain(value: Any, place: str) -> Any:
+    if isinstance(value, _NotFinite):
+        raise ValueError(f"{value} at {place or 'the top'} is not a finite number")
+    if isinstance(value, _Pairs):
+        result: dict[str, Any] = {}
+        for key, item in value:
+            inner = f"{place}.{key}" if place else key
+            if key in result:
+                raise ValueError(f"{inner} is given twice")
+            result[key] = _plain(item, inner)
+        return result
+    if isinstance(value, list):
+        return [_plain(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    return value
+
+
+def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
+    match entry:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if len(entry) == 3:
+            pass
+        case _:
+            raise _malformed(path, f"{name} needs dtype, shape and data_offsets, and nothing else")
+    if dtype not in DTYPE_BITS:
+        raise _malformed(path, f"{name} has the unknown dtype {dtype!r}")
+    if not all(type(number) is int and 0 <= number < 1 << 64 for number in (*shape, begin, end)):
+        raise _malformed(path, f"shape and data_offsets of {name} must be whole numbers from 0, of at most 64 bits")
+    if math.prod(shape) * DTYPE_BITS[dtype] != (end - begin) * 8:
+        raise _malformed(path, f"{name} has {end - begin} bytes, which is not the size of {dtype} with shape {shape}")
+    return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, data_start + end)
+
+
+def _check_metadata(path: Path, metadata: Any) -> None:
+    if metadata is None:
+        return
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _malformed(path, "__metadata__ must map text to text")
+
+
+def _read_shards(folder: Path) -> dict[str, TensorInfo]:
+    index = folder / INDEX_FILE
+    content = read_json(index, code="index-json")
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
+        raise SourceError(
+            "the index of the shards has no weight_map that maps tensors to files", where=index, code="index-json"
+        )
+    shards = sorted(set(weight_map.values()))
+    for shard in shards:
+        _check_shard_name(index, shard)
+    missing = [shard for shard in shards if not (folder / shard).exists()]
+    if missing:
+        raise SourceError(
+            f"{len(missing)} of {len(shards)} weight files are missing: {some(missing)}",
+            where=folder,
+            why=f"{INDEX_FILE} names them",
+            hint="fetch the model again; the download or copy was not finished",
+            code="shard-missing",
+        )
+    headers = {shard: read_header(folder / shard) for shard in shards}
+    strays = [name for name, shard in weight_map.items() if name not in headers[shard]]
+    if strays:
+        raise SourceError(
+            f"{len(strays)} tensors are not in the file that the index names: {some(strays)}",
+            where=index,
+            why=f"{weight_map[strays[0]]} does not hold {strays[0]}",
+            hint="index and shards are of different revisions; fetch the model again",
+            code="index-mismatch",
+        )
+    return {name: headers[shard][name] for name, shard in weight_map.items()}
+
+
+def _check_shard_name(index: Path, name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or path.suffix != ".safetensors":
+        raise SourceError(
+            f"the index names a weight file that is not allowed: {name!r}",
+            where=index,
+            why="weight files are .safetensors files inside of the model's folder",
+            hint="don't use this copy of the model",
+            code="path-escape",
+        )
+
+
+def some(names: list[str]) -> str:
+    """The first three of `names`, and how many more there are."""
+    rest = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _no_weights(folder: Path) -> SourceError:
+    """Say what lies here instead of weights that we can read."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return SourceError("can't read the model's folder", where=folder, why=error.strerror, code="unreadable")
+    for found, code, message, hint in (
+        (
+            [name for name in names if _SHARD_NAME.fullmatch(name)],
+            "index-missing",
+            f"the weights are in several files, but {INDEX_FILE} is missing",
+            "fetch the model again; the download or copy was not finished",
+        ),
+        (
+            [name for name in names if name.startswith("adapter_")],
+            "adapter-only",
+            "this is a LoRA adapter, not a whole model",
+            "merge it into its base model, or name the base model as the source",
+        ),
+        (
+            [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))],
+            "pickle-only",
+            "the weights are only there as pickle files, which run code when they are read",
+            "use a revision of the model with safetensors, or convert it in a place that you trust",
+        ),
+        (
+            [name for name in names if name.endswith(".gguf")],
+            "gguf-only",
+            "the weights are only there as GGUF",
+            "name the repository that it was made from as the source",
+        ),
+    ):
+        if found:
+            return SourceError(message, where=folder, why=f"found {some(found)}", hint=hint, code=code)
+    others = [name for name in names if name.endswith(".safetensors")]
+    return SourceError(
+        "no weights found",
+        where=folder,
+        why=f"neither {SINGLE_FILE} nor {INDEX_FILE}" + (f"; only {some(others)}" if others else ""),
+        hint="the source must be a Hugging Face model folder with safetensors",
+        code="weights-missing",
+    )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """`path` for reading, unless it is a Git-LFS pointer."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(512)
+            if first.startswith(_LFS_FIRST_LINE):
+                raise _lfs_pointer(path, first)
+            file.seek(0)
+            yield file
+    except OSError as error:
+        raise SourceError("can't read this file", where=path, why=error.strerror, code="unreadable") from error
+
+
+def _lfs_pointer(path: Path, content: bytes) -> SourceError:
+    size = re.search(rb"^size (\d+)$", content, re.MULTILINE)
+    return SourceError(
+        "this is a Git-LFS pointer, not the file itself"
+        + (f", which has {int(size[1])} bytes" if size else ""),
+        where=path,
+        why="the repository was cloned without Git LFS",
+        hint=f"run git lfs pull in {path.parent}",
+        code="lfs-pointer",
+    )
+
+
+def _truncated(path: Path, missing: int) -> SourceError:
+    return SourceError(
+        f"the file is cut off: {missing} bytes are missing",
+        where=path,
+        why="its header promises more than there is",
+        hint="fetch the file again; the download or copy was not finished",
+        code="shard-truncated",
+    )
+
+
+def _malformed(path: Path, why: str) -> SourceError:
+    return SourceError(
+        "this is not a valid safetensors file",
+        where=path,
+        why=why,
+        hint="fetch the file again, or ask its publisher",
+        code="safetensors-header",
+    )

@@ -1,0 +1,146 @@
+"""A snapshot: what was pinned of a model's source, file by file, each with its class."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from builder.errors import SourceError
+
+FileKind = Literal["weights", "config", "tokenizer", "documentation", "other"]
+
+_PATTERNS: tuple[tuple[FileKind, tuple[str, ...]], ...] = (
+    ("weights", ("*.safetensors", "*.safetensors.index.json")),
+    ("config", ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")),
+    (
+        "tokenizer",
+        (
+            "tokenizer*.json",
+            "tokenizer.model",
+            "vocab.json",
+            "merges.txt",
+            "special_tokens_map.json",
+            "added_tokens.json",
+            "chat_template.jinja",
+            "chat_template.json",
+        ),
+    ),
+)
+_DOCUMENTATION = (
+    *("*.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes", ".gitignore"),
+    *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf"),
+)
+
+
+def classify(path: str) -> FileKind:
+    """The class of a file by its path inside the source, as Hugging Face repositories name their files.
+
+    Only the top level and `additional_chat_templates/` count: a `config.json` or `*.safetensors` deeper down
+    belongs to another format of the same model (`original/`, `onnx/`, …).
+    """
+    for kind, patterns in _PATTERNS:
+        if "/" not in path and _matches(path, patterns):
+            return kind
+    if fnmatchcase(path, "additional_chat_templates/*.jinja") and path.count("/") == 1:
+        return "tokenizer"
+    if _matches(path.rpartition("/")[2], _DOCUMENTATION):
+        return "documentation"
+    return "other"
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True)
+class SnapshotFile:
+    path: str
+    """Relative to the source, with forward slashes; never leaves it."""
+    size: int
+    sha256: str
+    kind: FileKind
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`revision` names the content: a commit, or `sha256:…` of what stands for it."""
+
+    source: str
+    revision: str
+    files: tuple[SnapshotFile, ...]
+
+    def of_kind(self, *kinds: FileKind) -> tuple[SnapshotFile, ...]:
+        return tuple(file for file in self.files if file.kind in kinds)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it lies in a lock; the files sorted by path so that diffs stay small."""
+        files = sorted(self.files, key=lambda file: file.path)
+        return {"source": self.source, "revision": self.revision, "files": [vars(file) for file in files]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Snapshot:
+        """The opposite of `to_json`. A lock may have been edited by hand, so nothing in it is taken on trust.
+
+        Raises SourceError `path-escape` for a path that leaves the source, `bad-snapshot` for anything else.
+        """
+        try:
+            source, revision = value["source"], value["revision"]
+            files = tuple(_file_from_json(file) for file in value["files"])
+        except (KeyError, TypeError) as error:
+            raise _bad_snapshot(f"{type(error).__name__}: {error}") from error
+        if not isinstance(source, str) or not isinstance(revision, str):
+            raise _bad_snapshot("source and revision are texts")
+        if len({file.path for file in files}) != len(files):
+            raise _bad_snapshot("a file is listed twice")
+        return cls(source, revision, files)
+
+
+def _file_from_json(value: Mapping[str, Any]) -> SnapshotFile:
+    path, size, sha256, kind = value["path"], value["size"], value["sha256"], value["kind"]
+    if not isinstance(path, str) or type(size) is not int or size < 0 or kind not in get_args(FileKind):
+        raise _bad_snapshot(f"not a file of a snapshot: {dict(value)}")
+    return SnapshotFile(check_path(path, where="the lock"), size, check_sha256(sha256, where="the lock"), kind)
+
+
+def _bad_snapshot(why: str) -> SourceError:
+    return SourceError(
+        "a pinned model isn't written as it should be",
+        why=why,
+        hint="lock the recipe again with `engine-builder lock`",
+        code="bad-snapshot",
+    )
+
+
+def check_path(path: str, *, where: str | Path) -> str:
+    """`path` itself if it names a file below a folder on every system; SourceError `path-escape` otherwise."""
+    parts = path.split("/")
+    if (
+        any(part in ("", ".", "..") for part in parts)
+        or "\\" in path
+        or re.match(r"[A-Za-z]:", path)
+        or not path.isprintable()
+    ):
+        raise SourceError(
+            f"a file name would leave the model's folder: {path!r}",
+            where=where,
+            why="names from outside must be relative, without '..', backslashes, drives or control characters",
+            hint="don't use this source; tell its owner",
+            code="path-escape",
+        )
+    return path
+
+
+def check_sha256(digest: object, *, where: str | Path) -> str:
+    """`digest` itself if it is 64 lower-case hexadecimal digits; SourceError `bad-digest` otherwise."""
+    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise SourceError(f"not a sha256: {digest!r}", where=where, code="bad-digest")
+    return digest

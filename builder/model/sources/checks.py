@@ -1,0 +1,122 @@
+"""What every source does with the files that it has: compare them with the pinned digests, look for known traps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+
+from builder.errors import SourceError
+from builder.model.snapshot import SnapshotFile
+from builder.store import Advance, DigestCache, FileDigest
+
+_FILE_FIELDS = ("vocab_file", "merges_file", "spm_file")
+
+
+class Progress:
+    """Tells `advance` of `total` bytes once, even if they pass twice: when downloaded and when hashed."""
+
+    def __init__(self, advance: Advance, total: int) -> None:
+        self._advance = advance
+        self._left = total
+        self._lock = Lock()
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            step = max(0, min(count, self._left))
+            self._left -= step
+        if step:
+            self._advance(step)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the operating system's "can't read" into a SourceError `unreadable`."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            "can't read a file of the model",
+            where=error.filename or path,
+            why=error.strerror,
+            hint="check that it exists and that this user may read it",
+            code="unreadable",
+        ) from error
+
+
+def digest_of(path: Path, digests: DigestCache, advance: Advance) -> FileDigest:
+    with reading(path):
+        return digests.digest(path, advance)
+
+
+def is_as_pinned(folder: Path, file: SnapshotFile, digests: DigestCache, advance: Advance) -> bool:
+    """Whether the file is there with the pinned size and sha256; only `advance`d over where it is."""
+    path = folder / file.path
+    with reading(path):
+        if not path.is_file() or path.stat().st_size != file.size:
+            return False
+    return digest_of(path, digests, advance).sha256 == file.sha256
+
+
+def drift(where: str | Path, differences: Iterable[str]) -> SourceError:
+    return SourceError(
+        "the model isn't what the lock pinned",
+        where=where,
+        why="; ".join(differences),
+        hint="restore the files, or accept the change with `engine-builder lock --upgrade`",
+        code="drift",
+    )
+
+
+def difference(folder: Path, file: SnapshotFile, digests: DigestCache) -> str:
+    """In words, how a file that isn't as pinned differs."""
+    path = folder / file.path
+    if not path.is_file():
+        return f"{file.path} is missing"
+    found = digest_of(path, digests, lambda _: None)
+    return (
+        f"{file.path} changed: sha256 {found.sha256} ({found.size} bytes), pinned is {file.sha256} ({file.size} bytes)"
+    )
+
+
+def refuse_traps(path: Path) -> None:
+    """SourceError `lfs-pointer` for a Git LFS pointer in place of a file, `path-escape` for a tokenizer
+    configuration that names a file elsewhere (a tool that loads and saves it would copy that file).
+    """
+    with reading(path):
+        with open(path, "rb") as file:
+            head = file.read(1024)
+        if head.startswith(b"version https://git-lfs"):
+            raise _lfs_pointer(path, head)
+        if path.name == "tokenizer_config.json":
+            _refuse_foreign_files(path)
+
+
+def _lfs_pointer(path: Path, head: bytes) -> SourceError:
+    size = next((line[5:] for line in head.decode(errors="replace").splitlines() if line.startswith("size ")), "?")
+    return SourceError(
+        f"{path.name} is a Git LFS pointer, not the file itself",
+        where=path,
+        why=f"the repository was cloned without Git LFS; the real file has {size} bytes",
+        hint="run `git lfs install && git lfs pull` in that folder",
+        code="lfs-pointer",
+    )
+
+
+def _refuse_foreign_files(path: Path) -> None:
+    try:
+        config = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise SourceError("not JSON", where=path, why=str(error), code="bad-json") from error
+    for field in _FILE_FIELDS if isinstance(config, dict) else ():
+        value = config.get(field)
+        if isinstance(value, str) and ("/" in value or "\\" in value or value == ".."):
+            raise SourceError(
+                f"{field} points to a file outside the model: {value!r}",
+                where=path,
+                why="a tool that loads and saves this tokenizer would copy that file into the image",
+                hint="don't use this source; tell its owner",
+                code="path-escape",
+            )

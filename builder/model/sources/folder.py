@@ -1,0 +1,73 @@
+"""A model in a local folder, as `git clone` or `save_pretrained` leave it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from builder.errors import SourceError
+from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify
+from builder.model.sources.checks import difference, digest_of, drift, is_as_pinned, reading, refuse_traps
+from builder.model.sources.listing import NEEDED, needed
+from builder.store import Advance, DigestCache
+
+
+class FolderSource:
+    def __init__(self, source: str, folder: Path, *, digests: DigestCache) -> None:
+        self._source = source
+        self._folder = folder
+        self._digests = digests
+
+    def resolve(self, advance: Advance) -> Snapshot:
+        """Revision is `sha256:` over the lines "SHA256  SIZE  PATH" of the pinned files, sorted by path."""
+        files = []
+        for path in needed(self._paths(), where=str(self._folder)):
+            self._refuse_leaving_link(path)
+            refuse_traps(self._folder / path)
+            digest = digest_of(self._folder / path, self._digests, advance)
+            files.append(SnapshotFile(path, digest.size, digest.sha256, classify(path)))
+        lines = "".join(f"{file.sha256}  {file.size}  {file.path}\n" for file in files)
+        return Snapshot(self._source, f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}", tuple(files))
+
+    def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
+        """The folder itself, if it still holds what was pinned and nothing new that would count."""
+        present = self._paths()
+        differences = []
+        for file in snapshot.files:
+            self._refuse_leaving_link(file.path)
+            if is_as_pinned(self._folder, file, self._digests, advance):
+                continue
+            if file.path in present:
+                refuse_traps(self._folder / file.path)
+            differences.append(difference(self._folder, file, self._digests))
+        pinned = {file.path for file in snapshot.files}
+        if not differences:
+            differences = [f"{path} is new" for path in needed(present, where=str(self._folder)) if path not in pinned]
+        if differences:
+            raise drift(self._folder, differences)
+        return self._folder
+
+    def _paths(self) -> list[str]:
+        """Names of the files at the top level and among the additional chat templates."""
+        with reading(self._folder):
+            if not self._folder.is_dir():
+                raise SourceError(
+                    "there is no such folder",
+                    where=self._folder,
+                    hint="a relative folder is looked up beside the recipe",
+                    code="not-found",
+                )
+            found = [*self._folder.iterdir(), *self._folder.glob("additional_chat_templates/*")]
+        names = [path.relative_to(self._folder).as_posix() for path in found if path.is_file() or path.is_symlink()]
+        return [check_path(name, where=self._folder) if classify(name) in NEEDED else name for name in names]
+
+    def _refuse_leaving_link(self, name: str) -> None:
+        root, path = self._folder.resolve(), (self._folder / name).resolve()
+        if not path.is_relative_to(root):
+            raise SourceError(
+                f"{name} is a link that leaves the model's folder",
+                where=self._folder / name,
+                why=f"it leads to {path}",
+                hint="name the model as hf://ORG/NAME if this is the Hub's cache, or copy it with `cp -rL`",
+                code="path-escape",
+            )

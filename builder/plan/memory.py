@@ -1,0 +1,44 @@
+"""Whether a unit fits its GPU: exact weights, exact KV cache per token.
+
+Formulas: weights per rank are the bytes of the tensors of that rank's checkpoint; KV bytes per token and rank are
+2 * layers of the rank * max(kv_heads / tp, 1) * head_dim * bytes of a value. What is left of the GPU's memory after
+the weights, times `kv_cache_free_gpu_mem_fraction`, is the KV cache. Activations and the CUDA context come on top,
+so this is the optimistic end: what doesn't fit here doesn't fit at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.model.layout import rank_tensors, stage_layers
+from builder.plan.unit import Unit
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on the fullest rank; `kv_tokens` is None where the memory of the machine isn't known."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    gpu_bytes: int | None
+    kv_tokens: int | None
+
+
+def estimate(unit: Unit) -> MemoryEstimate:
+    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
+    value_bytes = unit.precision.bits // 8
+    weights = max(
+        sum(tensor.size for tensor in rank_tensors(unit.spec, tp, pp, rank, unit.precision.dtype))
+        for rank in range(tp * pp)
+    )
+    layers = max(len(stage_layers(unit.spec.num_hidden_layers, pp, stage)) for stage in range(pp))
+    kv_heads = max(unit.spec.num_key_value_heads // tp, 1)
+    kv_per_token = 2 * layers * kv_heads * unit.spec.head_dim * value_bytes
+    if unit.gpu.memory_mib is None:
+        return MemoryEstimate(weights, kv_per_token, None, None)
+    gpu_bytes = unit.gpu.memory_mib * MIB
+    free = max(gpu_bytes - weights, 0)
+    kv_tokens = int(free * unit.serving.kv_cache_free_gpu_mem_fraction) // kv_per_token
+    return MemoryEstimate(weights, kv_per_token, gpu_bytes, kv_tokens)

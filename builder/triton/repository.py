@@ -1,0 +1,82 @@
+"""Write the Triton model repository of a unit, with the description and the tokenizer that its runtime reads.
+
+    serving.json                        see `serving_document`
+    models/MODEL/config.pbtxt           printed from protobuf messages
+    models/MODEL/1/model.py             python-backend models: two lines that name their class in `builder.runtime`
+    models/MODEL/1/README               the other models: Triton wants the version folder, and git drops empty ones
+    tokenizer/                          the model's own files, unchanged
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from builder.errors import SourceError, disk_errors
+from builder.triton.configs import ServingSettings, model_configs, to_text
+
+SCHEMA = 1
+"""Version of the contract between this writer and `builder.runtime`, which refuses any other."""
+
+
+def write_repository(settings: ServingSettings, tokenizer: Path, files: Iterable[str], into: Path) -> None:
+    """Write `serving.json`, `models/` and `tokenizer/` below `into`; the same input gives the same bytes.
+
+    `files` are the names of the tokenizer's files, relative to the folder `tokenizer`.
+    Raises SourceError for an unsafe file name or where `tokenizer.json` is missing.
+    """
+    with disk_errors(into):
+        into.mkdir(parents=True, exist_ok=True)
+        (into / "serving.json").write_text(json.dumps(serving_document(settings), indent=2, sort_keys=True) + "\n")
+        for name, config in model_configs(settings).items():
+            folder = into / "models" / name
+            (folder / "1").mkdir(parents=True)
+            (folder / "config.pbtxt").write_text(to_text(config))
+            if config.backend == "python":
+                (folder / "1" / "model.py").write_text(_model_py(name))
+            else:
+                (folder / "1" / "README").write_text(f"The model {name} has no files of its own.\n")
+        _copy_tokenizer(tokenizer, files, into / "tokenizer")
+
+
+def serving_document(settings: ServingSettings) -> dict[str, Any]:
+    """What the runtime knows about the unit: names, limits in tokens, and special token ids."""
+    return {
+        "schema": SCHEMA,
+        "unit": settings.unit,
+        "served_model_name": settings.served_model_name,
+        "family": settings.family,
+        "backend": settings.backend,
+        "max_batch_size": settings.max_batch_size,
+        "max_input_len": settings.max_input_len,
+        "max_seq_len": settings.max_seq_len,
+        "vocab_size": settings.vocab_size,
+        "bos_token_id": settings.bos_token_id,
+        "eos_token_ids": list(settings.eos_token_ids),
+        "pad_token_id": settings.pad_token_id,
+    }
+
+
+def _model_py(name: str) -> str:
+    return f"from builder.runtime.models.{name} import TritonPythonModel\n\n__all__ = [\"TritonPythonModel\"]\n"
+
+
+def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:
+    names = sorted(files)
+    if "tokenizer.json" not in names:
+        raise SourceError(
+            "the model has no tokenizer.json",
+            where=source,
+            why="the runtime reads only this format",
+            hint="save the tokenizer once with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+            code="no-tokenizer-json",
+        )
+    for name in names:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise SourceError("a file name leads out of its folder", where=name, code="unsafe-path")
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / path, target / path)
