@@ -9,21 +9,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError, disk_errors
-from builder.lock.bases import BaseImage, resolve_base
+from builder.lock.bases import BaseImage, base_reference, resolve_base
 from builder.model.snapshot import Snapshot
-from builder.model.sources import open_source
+from builder.model.sources import Source, open_source
+from builder.model.spec import load_config
 from builder.recipe import Recipe
 from builder.store import LocalStore
 from builder.store.digests import Advance, ignore_progress
 
 SCHEMA = 1
 
-__all__ = ["BaseImage", "Lock", "Unresolved", "load_lock", "make_lock", "resolve_base"]
+__all__ = ["BaseImage", "Lock", "Unresolved", "base_reference", "load_lock", "make_lock", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,23 @@ class Lock:
     def covers(self, recipe: Recipe) -> bool:
         """Whether this lock answers everything that the recipe asks for now."""
         return dict(self.requested) == _requested(recipe)
+
+    def drift(self, now: Lock) -> list[str]:
+        """What has changed outside since this lock, in words; the class of a file stands before its name."""
+        before = {file.path: file for file in self.snapshot.files}
+        after = {file.path: file for file in now.snapshot.files}
+        changes = [
+            f"{(after.get(path) or before[path]).kind}: {path} "
+            + ("added" if path not in before else "removed" if path not in after else "changed")
+            for path in sorted(before.keys() | after.keys())
+            if before.get(path) != after.get(path)
+        ]
+        if self.snapshot.revision != now.snapshot.revision:
+            changes.append(f"revision {self.snapshot.revision} is now {now.snapshot.revision}")
+        changes += [
+            f"base image {name} changed" for name in sorted(self.bases) if self.bases[name] != now.bases.get(name)
+        ]
+        return changes
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -97,12 +115,10 @@ def load_lock(path: Path) -> Lock | None:
 
 def make_lock(recipe: Recipe, store: LocalStore, advance: Advance = ignore_progress) -> Lock:
     """Ask the outside what the recipe names; weights are downloaded only where nothing else tells their digest."""
-    model = recipe.content.model
-    source = open_source(
-        model.source, model.revision, base=recipe.folder, cache=store.root / "sources", digests=store.digest_cache
-    )
+    source = source_of(recipe, store)
     snapshot = source.resolve(advance)
-    config = source.read_config(snapshot)
+    folder = source.materialise(replace(snapshot, files=snapshot.of_kind("config")), ignore_progress)
+    config = load_config(folder)
     bases: dict[str, BaseImage] = {}
     unresolved = []
     for reference in _base_references(recipe):
@@ -111,6 +127,14 @@ def make_lock(recipe: Recipe, store: LocalStore, advance: Advance = ignore_progr
         except SourceError as error:
             unresolved.append(Unresolved(reference, f"{error.message}: {error.why}" if error.why else error.message))
     return Lock(_requested(recipe), snapshot, config, bases, tuple(unresolved))
+
+
+def source_of(recipe: Recipe, store: LocalStore) -> Source:
+    """Where the model of a recipe comes from; what a source must make itself lies in the store's `sources`."""
+    model = recipe.content.model
+    return open_source(
+        model.source, model.revision, base=recipe.folder, cache=store.root / "sources", digests=store.digest_cache
+    )
 
 
 def _requested(recipe: Recipe) -> dict[str, Any]:

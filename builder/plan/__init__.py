@@ -2,14 +2,15 @@
 
 from builder.plan.keys import StagePlan, difference, key
 from builder.plan.memory import MemoryEstimate, estimate
-from builder.plan.plan import PlannedUnit, StageState, match_units, plan_units, stage_states
+from builder.plan.plan import PlannedUnit, RuntimeDigest, StageState, match_units, plan_units, stage_states
 from builder.plan.rules import Finding
-from builder.plan.unit import Unit
+from builder.plan.unit import Unit, resolve_units
 
 __all__ = [
     "Finding",
     "MemoryEstimate",
     "PlannedUnit",
+    "RuntimeDigest",
     "StagePlan",
     "StageState",
     "Unit",
@@ -18,5 +19,6 @@ __all__ = [
     "key",
     "match_units",
     "plan_units",
+    "resolve_units",
     "stage_states",
 ]

@@ -8,7 +8,7 @@ so this is the optimistic end: what doesn't fit here doesn't fit at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from builder.model.layout import rank_tensors, stage_layers
 from builder.plan.unit import Unit
@@ -27,15 +27,13 @@ class MemoryEstimate:
 
 
 def estimate(unit: Unit) -> MemoryEstimate:
+    """Of the fullest rank. Raises PlanRefused for a split that isn't legal."""
     tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
-    value_bytes = unit.precision.bits // 8
-    weights = max(
-        sum(tensor.size for tensor in rank_tensors(unit.spec, tp, pp, rank, unit.precision.dtype))
-        for rank in range(tp * pp)
-    )
-    layers = max(len(stage_layers(unit.spec.num_hidden_layers, pp, stage)) for stage in range(pp))
+    spec = replace(unit.spec, dtype=unit.precision.dtype)
+    weights = max(sum(tensor.nbytes for tensor in rank_tensors(spec, tp, pp, rank)) for rank in range(tp * pp))
+    layers = len(stage_layers(unit.spec.num_hidden_layers, pp, 0))
     kv_heads = max(unit.spec.num_key_value_heads // tp, 1)
-    kv_per_token = 2 * layers * kv_heads * unit.spec.head_dim * value_bytes
+    kv_per_token = 2 * layers * kv_heads * unit.spec.head_dim * (unit.precision.bits // 8)
     if unit.gpu.memory_mib is None:
         return MemoryEstimate(weights, kv_per_token, None, None)
     gpu_bytes = unit.gpu.memory_mib * MIB

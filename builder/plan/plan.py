@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from builder.errors import UsageError
@@ -16,15 +16,8 @@ from builder.store import Artifact, LocalStore
 STAGES = ("checkpoint", "engine", "repository", "image")
 
 
-@dataclass(frozen=True)
-class ShippedCode:
-    """Digests of our own code that goes into outputs: a change of it is a change of what was built.
-
-    `models` covers the python-backend models of the Triton repository, `runtime` (by Python version) the runtime layer.
-    """
-
-    models: str
-    runtime: Mapping[str, str]
+RuntimeDigest = Callable[[str], str]
+"""The digest of what the runtime layer for a Python version ("3.11") would hold."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +39,8 @@ class StageState:
     reason: str
 
 
-def plan_units(units: Iterable[Unit], code: ShippedCode) -> list[PlannedUnit]:
-    return [PlannedUnit(unit, _stages(unit, code), tuple(check(unit))) for unit in units]
+def plan_units(units: Iterable[Unit], runtime_digest: RuntimeDigest) -> list[PlannedUnit]:
+    return [PlannedUnit(unit, _stages(unit, runtime_digest), tuple(check(unit))) for unit in units]
 
 
 def match_units(units: Iterable[PlannedUnit], patterns: Iterable[str]) -> list[PlannedUnit]:
@@ -87,7 +80,7 @@ def _reason(unit: Unit, stage: StagePlan, store: LocalStore, states: Mapping[str
     return f"{' and '.join(missing)} will be made anew" if missing else "no longer in the store"
 
 
-def _stages(unit: Unit, code: ShippedCode) -> dict[str, StagePlan]:
+def _stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePlan]:
     limits, parallelism, serving = unit.limits, unit.parallelism, unit.serving
     checkpoint = plan_stage(
         "checkpoint",
@@ -127,16 +120,17 @@ def _stages(unit: Unit, code: ShippedCode) -> dict[str, StagePlan]:
             "max_input_len": unit.max_input_len,
             "max_seq_len": limits.max_seq_len,
             "max_beam_width": limits.max_beam_width,
-            "models": code.models,
         },
         _files(unit, "tokenizer") | _files(unit, "config"),
         {},
     )
-    image = plan_stage("image", _image_parameters(unit, code), {}, {"repository": repository, "engine": engine})
+    image = plan_stage(
+        "image", _image_parameters(unit, runtime_digest), {}, {"repository": repository, "engine": engine}
+    )
     return {"checkpoint": checkpoint, "engine": engine, "repository": repository, "image": image}
 
 
-def _image_parameters(unit: Unit, code: ShippedCode) -> dict[str, object]:
+def _image_parameters(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, object]:
     content = unit.recipe.content
     parameters: dict[str, object] = {
         "unit": unit.id,
@@ -149,7 +143,7 @@ def _image_parameters(unit: Unit, code: ShippedCode) -> dict[str, object]:
     base = unit.lock.bases.get(unit.package.base)
     if base is not None:
         parameters["base"] = base.digest
-        parameters["runtime"] = code.runtime[base.python]
+        parameters["runtime"] = runtime_digest(base.python)
     return parameters
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from builder.model.layout import legal_tensor_parallel
-from builder.plan.memory import estimate
+from builder.plan.memory import MemoryEstimate, estimate
 from builder.plan.unit import Unit
 
 Severity = Literal["refuse", "warn"]
@@ -47,6 +47,14 @@ def _finding(
 ) -> Finding:
     place = unit.recipe.place(*path, target=unit.target)
     return Finding(code, severity, unit.id, message, str(place), suggestion, values)
+
+
+def _memory(unit: Unit) -> MemoryEstimate | None:
+    """The estimate, or None for a split that another rule refuses."""
+    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
+    if tp not in legal_tensor_parallel(unit.spec) or pp > unit.spec.num_hidden_layers:
+        return None
+    return estimate(unit)
 
 
 @rule
@@ -138,17 +146,17 @@ def toolchain_knows_the_architecture(unit: Unit) -> Iterator[Finding]:
 
 
 @rule
-def checkpoint_keeps_the_dtype_of_the_source(unit: Unit) -> Iterator[Finding]:
-    """The conversion keeps every value bit for bit, so it can't change the number format."""
+def values_are_rounded(unit: Unit) -> Iterator[Finding]:
+    """The recipe may ask for another number format than the source has; bits are lost, or memory is."""
     if unit.precision.dtype != unit.spec.dtype:
         yield _finding(
             unit,
-            "DTYPE_CHANGE",
-            "refuse",
-            f"the weights are stored as {unit.spec.dtype}, the recipe asks for {unit.precision.dtype}",
+            "FP32_SOURCE" if unit.spec.dtype == "float32" else "DTYPE_CHANGE",
+            "warn",
+            f"the weights are stored as {unit.spec.dtype} and will be rounded to {unit.precision.dtype}",
             "precision",
             "weights",
-            suggestion=f"ask for the precision of the source ({unit.spec.dtype})",
+            suggestion=f"keep the precision of the source ({unit.spec.dtype}) unless this is meant",
             source=unit.spec.dtype,
         )
 
@@ -156,7 +164,10 @@ def checkpoint_keeps_the_dtype_of_the_source(unit: Unit) -> Iterator[Finding]:
 @rule
 def sequence_fits_the_model(unit: Unit) -> Iterator[Finding]:
     """Beyond max_position_embeddings (times a rope factor) TensorRT-LLM only warns, and answers get worse."""
-    legal = unit.spec.max_sequence_length
+    legal = unit.spec.max_position_embeddings
+    scaling = unit.spec.rope_scaling
+    if scaling and scaling["type"] == "linear":  # llama3's factor is in max_position_embeddings already
+        legal = int(legal * scaling["factor"])
     if unit.limits.max_seq_len > legal:
         yield _finding(
             unit,
@@ -217,10 +228,8 @@ def num_tokens_are_used(unit: Unit) -> Iterator[Finding]:
 
 @rule
 def weights_fit(unit: Unit) -> Iterator[Finding]:
-    if unit.parallelism.tensor not in legal_tensor_parallel(unit.spec):
-        return
-    memory = estimate(unit)
-    if memory.gpu_bytes is not None and memory.weights_bytes > memory.gpu_bytes:
+    memory = _memory(unit)
+    if memory and memory.gpu_bytes is not None and memory.weights_bytes > memory.gpu_bytes:
         yield _finding(
             unit,
             "WEIGHTS_DO_NOT_FIT",
@@ -234,10 +243,8 @@ def weights_fit(unit: Unit) -> Iterator[Finding]:
 
 @rule
 def kv_cache_holds_one_sequence(unit: Unit) -> Iterator[Finding]:
-    if unit.parallelism.tensor not in legal_tensor_parallel(unit.spec):
-        return
-    memory = estimate(unit)
-    if memory.kv_tokens is not None and 0 < memory.kv_tokens < unit.limits.max_seq_len:
+    memory = _memory(unit)
+    if memory and memory.kv_tokens is not None and 0 < memory.kv_tokens < unit.limits.max_seq_len:
         yield _finding(
             unit,
             "KV_POOL_BELOW_MINIMUM",
