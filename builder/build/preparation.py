@@ -1,0 +1,57 @@
+"""What comes before the first stage: recipes are read, locked and planned, and the model's files made available."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from builder.build.loop import Reporter
+from builder.errors import SourceError
+from builder.image.wheels import runtime_digest
+from builder.lock import Lock, load_lock, make_lock, source_of
+from builder.model.snapshot import FileKind
+from builder.plan import PlannedUnit, plan_units, resolve_units
+from builder.recipe import Recipe, find_recipes, load_recipe
+from builder.store import LocalStore
+from builder.store.digests import Advance
+
+
+def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> list[PlannedUnit]:
+    """The planned units of a recipe, or of a folder of recipes; what isn't locked yet is locked now."""
+    planned: list[PlannedUnit] = []
+    for file in find_recipes(path):
+        recipe = load_recipe(file)
+        lock = _lock(recipe, store, frozen, reporter)
+        planned += plan_units(resolve_units(recipe, lock), runtime_digest)
+    return planned
+
+
+def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -> Lock:
+    lock = load_lock(recipe.lock_file)
+    if lock and lock.covers(recipe):
+        return lock
+    if frozen:
+        raise SourceError(
+            "the recipe asks for something that the lock doesn't hold" if lock else "the recipe isn't locked",
+            where=recipe.lock_file,
+            why="--frozen forbids to pin it now",
+            hint=f"run `engine-builder lock --recipe {recipe.file}` and commit the lock file",
+            code="NOT_LOCKED",
+        )
+    name = recipe.content.name
+    lock = make_lock(recipe, store, reporter.stage(name, "lock", None))
+    lock.write(recipe.lock_file)
+    reporter.done(name, "lock", "pinned")
+    return lock
+
+
+def model_files(planned: PlannedUnit, store: LocalStore) -> Callable[[Iterable[FileKind], Advance], Path]:
+    """A function that brings pinned files of some kinds to this machine and returns their folder, digests checked."""
+    snapshot = planned.unit.lock.snapshot
+
+    def fetch(kinds: Iterable[FileKind], advance: Advance) -> Path:
+        wanted = replace(snapshot, files=snapshot.of_kind(*kinds))
+        return source_of(planned.unit.recipe, store).materialise(wanted, advance)
+
+    return fetch
