@@ -5,14 +5,16 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from builder.build.stages import STAGES
-from builder.errors import PlanRefused
+from builder.build.stages import STAGES, Context, image_of
+from builder.errors import PlanRefused, SourceError
+from builder.image.image import Image
+from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, StagePlan, key
-from builder.store import Artifact, LocalStore, Workspace
+from builder.store import Artifact, LocalStore
 from builder.store.digests import Advance
 
 
@@ -23,26 +25,18 @@ class Reporter(Protocol):
         """A stage starts; the result is told the bytes that were done."""
 
     def done(self, unit: str, stage: str, outcome: str) -> None:
-        """A stage ended: `built`, `reused` or `up to date`."""
-
-
-@dataclass
-class Report:
-    """What a build of one unit came to: its image, and the stages that were really run."""
-
-    image: Artifact
-    built: list[str] = field(default_factory=list)
+        """It ended, with this outcome."""
 
 
 @dataclass(frozen=True)
-class Context:
-    """What a stage function may use besides its unit."""
+class Report:
+    """What a build of one unit came to: its image, and the stages that were really run."""
 
-    workspace: Workspace
-    inputs: Mapping[str, Artifact]
-    source: Callable[[], Path]
-    store: LocalStore
-    advance: Advance
+    image: Image
+    built: tuple[str, ...]
+
+
+Fetch = Callable[[tuple[FileKind, ...], Advance], Path]
 
 
 def buildable_here(planned: PlannedUnit) -> str | None:
@@ -52,23 +46,14 @@ def buildable_here(planned: PlannedUnit) -> str | None:
     return None
 
 
-def build_unit(
-    planned: PlannedUnit, store: LocalStore, source: Callable[[Advance], Path], reporter: Reporter
-) -> Report:
+def build_unit(planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter: Reporter) -> Report:
     """Make what is missing of one unit, up to its image.
 
-    `source` gives the folder with the pinned model files. Raises PlanRefused for what the plan refuses or this
-    machine can't build, and whatever a stage raises; nothing half-made stays behind.
+    `fetch` brings pinned model files here, see `preparation.model_files`. Raises PlanRefused for what the plan refuses
+    or this machine can't build, and whatever a stage raises; nothing half-made stays behind.
     """
     unit = planned.unit
-    refusals = [finding for finding in planned.findings if finding.severity == "refuse"]
-    if refusals:
-        first = refusals[0]
-        raise PlanRefused(first.message, where=first.where, hint=first.suggestion, code=first.code)
-    if reason := buildable_here(planned):
-        raise PlanRefused(
-            f"this machine can't build {unit.id}", why=f"it {reason}", hint="build it on such a host", code="NOT_HERE"
-        )
+    _refuse(planned)
     built: list[str] = []
 
     def want(stage: StagePlan) -> Artifact:
@@ -76,31 +61,55 @@ def build_unit(
             return artifact
         inputs = {name: want(planned.stages[name]) for name in stage.below}
         content_key = key(stage.stage, stage.inputs, {name: artifact.digest for name, artifact in inputs.items()})
-        artifact = store.get(stage.stage, content_key)
-        if artifact is None:
-            artifact = make(stage, content_key, inputs)
-        else:
-            reporter.done(unit.id, stage.stage, "reused")
+        artifact = store.get(stage.stage, content_key) or make(stage, content_key, inputs)
         store.remember(stage.stage, stage.derivation, artifact)
         return artifact
 
     def make(stage: StagePlan, content_key: str, inputs: Mapping[str, Artifact]) -> Artifact:
         with store.building(stage.stage, content_key) as workspace:
-            if artifact := store.get(stage.stage, content_key):  # another process was faster
-                return artifact
+            if artifact := store.get(stage.stage, content_key):
+                return artifact  # another process made it while we waited
             started = time.monotonic()
-            function, total_bytes = STAGES[stage.stage], None
-            if stage.stage in ("checkpoint", "engine"):
-                total_bytes = sum(file.size for file in unit.lock.snapshot.of_kind("weights"))
-            advance = reporter.stage(unit.id, stage.stage, total_bytes)
-            function(unit, Context(workspace, inputs, lambda: source(advance), store, advance))
+            reporter.stage(unit.id, stage.stage, None)
+            context = Context(
+                workspace=workspace,
+                inputs=inputs,
+                fetch=fetch_files,
+                progress=lambda total_bytes: reporter.stage(unit.id, stage.stage, total_bytes),
+                store=store,
+            )
+            STAGES[stage.stage](unit, context)
             facts = {"seconds": round(time.monotonic() - started, 3), "host": platform.node(), "unit": unit.id}
             artifact = store.seal(stage.stage, content_key, workspace, facts)
         built.append(stage.stage)
         reporter.done(unit.id, stage.stage, "built")
         return artifact
 
-    image = want(planned.stages["image"])
+    def fetch_files(kinds: tuple[FileKind, ...]) -> Path:
+        size = sum(file.size for file in unit.lock.snapshot.of_kind(*kinds))
+        folder = fetch(kinds, reporter.stage(unit.id, "fetch", size))
+        reporter.done(unit.id, "fetch", "checked")
+        return folder
+
+    artifact = want(planned.stages["image"])
     for stage in planned.stages.values():
         store.remember_inputs(unit.id, stage.stage, stage.inputs)
-    return Report(image, built)
+    return Report(image_of(unit, artifact, store), tuple(built))
+
+
+def _refuse(planned: PlannedUnit) -> None:
+    unit = planned.unit
+    for finding in planned.findings:
+        if finding.severity == "refuse":
+            raise PlanRefused(finding.message, where=finding.where, hint=finding.suggestion, code=finding.code)
+    if reason := buildable_here(planned):
+        raise PlanRefused(f"this machine can't build {unit.id}", why=reason, hint="build it there", code="NOT_HERE")
+    for item in unit.lock.unresolved:
+        if item.name == unit.package.base:
+            raise SourceError(
+                f"{unit.id} needs the base image {item.name}, which isn't pinned",
+                where=unit.recipe.lock_file,
+                why=item.reason,
+                hint="make it reachable, then run `engine-builder lock --upgrade`",
+                code="UNRESOLVED",
+            )

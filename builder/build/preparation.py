@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build.loop import Reporter
+from builder.build.loop import Fetch, Reporter
 from builder.errors import SourceError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, make_lock, source_of
@@ -46,11 +45,11 @@ def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -
     return lock
 
 
-def model_files(planned: PlannedUnit, store: LocalStore) -> Callable[[Iterable[FileKind], Advance], Path]:
+def model_files(planned: PlannedUnit, store: LocalStore) -> Fetch:
     """A function that brings pinned files of some kinds to this machine and returns their folder, digests checked."""
     snapshot = planned.unit.lock.snapshot
 
-    def fetch(kinds: Iterable[FileKind], advance: Advance) -> Path:
+    def fetch(kinds: tuple[FileKind, ...], advance: Advance) -> Path:
         wanted = replace(snapshot, files=snapshot.of_kind(*kinds))
         return source_of(planned.unit.recipe, store).materialise(wanted, advance)
 

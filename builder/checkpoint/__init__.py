@@ -1,0 +1,1 @@
+"""TensorRT-LLM checkpoints from Hugging Face models."""

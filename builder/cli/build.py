@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from builder.build import Report, build_unit, buildable_here, image_of, model_source, prepare
+from builder.build import Report, build_unit, buildable_here, model_files, prepare
 from builder.cli.options import format_option, frozen_option, print_json, recipe_option, store_option, unit_option
 from builder.cli.progress import Progress
 from builder.errors import BuilderError, PlanRefused, worst
@@ -36,7 +36,7 @@ def command(recipe: Path, units: tuple[str, ...], store: Path | None, frozen: bo
     failures = []
     for item in planned:
         try:
-            reports[item.unit.id] = build_unit(item, local, model_source(item, local), progress)
+            reports[item.unit.id] = build_unit(item, local, model_files(item, local), progress)
         except BuilderError as error:
             progress.done(item.unit.id, "build", "failed")
             click.echo(error.render(), err=True)
@@ -46,14 +46,9 @@ def command(recipe: Path, units: tuple[str, ...], store: Path | None, frozen: bo
 
 
 def _show(reports: dict[str, Report], form: str) -> None:
-    images = {unit: image_of(report.image).digest for unit, report in reports.items()}
     if form == "json":
-        print_json(
-            {
-                "schema": 1,
-                "units": [{"id": unit, "image": images[unit], "built": reports[unit].built} for unit in reports],
-            }
-        )
+        units = [{"id": unit, "image": report.image.digest, "built": report.built} for unit, report in reports.items()]
+        print_json({"schema": 1, "units": units})
         return
     for unit, report in reports.items():
-        click.echo(f"{unit}  {images[unit]}  {'built' if report.built else 'up to date'}")
+        click.echo(f"{unit}  {report.image.digest}  {'built' if report.built else 'up to date'}")

@@ -81,7 +81,8 @@ def _values(unit: Unit) -> Iterator[tuple[str, Any, str]]:
 
 def _origin(unit: Unit, *path: str) -> str:
     places = unit.recipe.document.places
-    for candidate in (("targets", unit.target, *path), path):
+    override: tuple[str | int, ...] = ("targets", unit.target, *path)
+    for candidate in (override, path):
         if candidate in places:
             return str(places[candidate])
     return "default"

@@ -11,12 +11,12 @@ A safetensors file is
 
 Whatever is wrong is a SourceError with one of these codes:
 
-    weights-missing      no weights here, or none that we read      shard-missing       the index names an absent file
-    pickle-only          only .bin or .pt: reading runs code        index-missing       shards without their index
-    adapter-only         a LoRA adapter without its base model      index-mismatch      a tensor isn't where the index says
-    gguf-only            a GGUF file without safetensors            index-json          the index isn't what it should be
-    lfs-pointer          Git LFS left a pointer, not the file       path-escape         the index names a file elsewhere
-    shard-truncated      the file is shorter than its header says   unreadable          the operating system refused
+    weights-missing      no weights that we read                  index-missing     shards without their index
+    pickle-only          only .bin or .pt: reading runs code      index-json        the index isn't what it should be
+    adapter-only         a LoRA adapter without its base model    index-mismatch    a tensor isn't where the index says
+    gguf-only            a GGUF file without safetensors          shard-missing     the index names an absent file
+    lfs-pointer          Git LFS left a pointer, not the file     path-escape       the index names a file elsewhere
+    shard-truncated      shorter than its header says             unreadable        the operating system refused
     safetensors-header   the header is malformed
 """
 
@@ -346,8 +346,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _lfs_pointer(path: Path, content: bytes) -> SourceError:
     size = re.search(rb"^size (\d+)$", content, re.MULTILINE)
     return SourceError(
-        "this is a Git-LFS pointer, not the file itself"
-        + (f", which has {int(size[1])} bytes" if size else ""),
+        "this is a Git-LFS pointer, not the file itself" + (f", which has {int(size[1])} bytes" if size else ""),
         where=path,
         why="the repository was cloned without Git LFS",
         hint=f"run git lfs pull in {path.parent}",

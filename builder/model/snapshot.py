@@ -90,7 +90,7 @@ class Snapshot:
     def from_json(cls, value: Mapping[str, Any]) -> Snapshot:
         """The opposite of `to_json`. A lock may have been edited by hand, so nothing in it is taken on trust.
 
-        Raises SourceError `path-escape` for a path that leaves the source, `bad-snapshot` for anything else.
+        Raises SourceError `PATH_ESCAPE` for a path that leaves the source, `BAD_SNAPSHOT` for anything else.
         """
         try:
             source, revision = value["source"], value["revision"]
@@ -116,12 +116,12 @@ def _bad_snapshot(why: str) -> SourceError:
         "a pinned model isn't written as it should be",
         why=why,
         hint="lock the recipe again with `engine-builder lock`",
-        code="bad-snapshot",
+        code="BAD_SNAPSHOT",
     )
 
 
 def check_path(path: str, *, where: str | Path) -> str:
-    """`path` itself if it names a file below a folder on every system; SourceError `path-escape` otherwise."""
+    """`path` itself if it names a file below a folder on every system; SourceError `PATH_ESCAPE` otherwise."""
     parts = path.split("/")
     if (
         any(part in ("", ".", "..") for part in parts)
@@ -134,13 +134,13 @@ def check_path(path: str, *, where: str | Path) -> str:
             where=where,
             why="names from outside must be relative, without '..', backslashes, drives or control characters",
             hint="don't use this source; tell its owner",
-            code="path-escape",
+            code="PATH_ESCAPE",
         )
     return path
 
 
 def check_sha256(digest: object, *, where: str | Path) -> str:
-    """`digest` itself if it is 64 lower-case hexadecimal digits; SourceError `bad-digest` otherwise."""
+    """`digest` itself if it is 64 lower-case hexadecimal digits; SourceError `BAD_DIGEST` otherwise."""
     if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
-        raise SourceError(f"not a sha256: {digest!r}", where=where, code="bad-digest")
+        raise SourceError(f"not a sha256: {digest!r}", where=where, code="BAD_DIGEST")
     return digest

@@ -2,10 +2,10 @@
 
 Refusals are SourceErrors with one of these codes:
 
-    config-missing              no config.json             unsupported-architecture   not a plain Llama
-    config-json                 it isn't strict JSON       unsupported-quantization   the weights are quantised already
-    config-field                a field is absent or bad   unsupported-rope           a rotary embedding that we don't know
-    config-contradiction        two fields disagree        unsupported-activation     an activation that we don't know
+    config-missing         no config.json              unsupported-architecture   not a plain Llama
+    config-json            it isn't strict JSON        unsupported-quantization   the weights are quantised already
+    config-field           a field is absent or bad    unsupported-rope           an unknown rotary embedding
+    config-contradiction   two fields disagree         unsupported-activation     an unknown activation
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class ModelSpec:
         return embeddings + self.num_hidden_layers * layer + hidden
 
     def kv_bytes_per_token(self, dtype_bytes: int, tp: int) -> int:
-        """Bytes of KV cache that one token takes on one rank: 2 · layers · max(1, ⌈kv heads / tp⌉) · head_dim · bytes."""
+        """KV cache of one token on one of `tp` ranks: 2 · layers · ⌈KV heads / tp⌉ · head_dim · dtype_bytes."""
         heads_of_rank = -(-self.num_key_value_heads // tp)
         return 2 * self.num_hidden_layers * heads_of_rank * self.head_dim * dtype_bytes
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder, read strictly: a key given twice, NaN and Infinity are errors that name the place."""
+    """config.json of a model folder, read strictly: a key given twice, NaN or Infinity are errors with their place."""
     path = folder / "config.json"
     if not os.path.lexists(path):
         raise SourceError(
@@ -259,19 +259,18 @@ def _head_dim(fields: _Fields, hidden_size: int, heads: int) -> int:
 
 def _dtype(fields: _Fields) -> str:
     """`dtype` since transformers 4.56, `torch_dtype` before."""
-    names = {fields.get(name) for name in ("dtype", "torch_dtype") if isinstance(fields.get(name), str)}
-    if len(names) > 1:
-        raise fields.contradiction(f"dtype {fields.get('dtype')} and torch_dtype {fields.get('torch_dtype')} differ")
-    if not names & STORED_DTYPES.keys():
-        name = "dtype" if "dtype" in fields.config else "torch_dtype"
-        raise fields.wrong(name, f"one of {', '.join(STORED_DTYPES)}")
-    return str(names.pop())
+    names = [name for name in ("dtype", "torch_dtype") if fields.get(name) is not None] or ["torch_dtype"]
+    dtypes = [fields.get(name) for name in names]
+    if dtypes[0] != dtypes[-1]:
+        raise fields.contradiction(f"dtype {dtypes[0]} and torch_dtype {dtypes[-1]} differ")
+    if not isinstance(dtypes[0], str) or dtypes[0] not in STORED_DTYPES:
+        raise fields.wrong(names[0], f"one of {', '.join(STORED_DTYPES)}")
+    return dtypes[0]
 
 
 def _rope(fields: _Fields) -> tuple[float, dict[str, Any] | None]:
-    """Theta and scaling; transformers 5 writes both into `rope_parameters`, earlier ones `rope_theta`, `rope_scaling`."""
-    if fields.get("partial_rotary_factor") not in (None, 1):
-        raise _unknown_rope(fields, f"partial_rotary_factor {fields.get('partial_rotary_factor')!r}")
+    """Theta and scaling: `rope_theta` and `rope_scaling`, or both in `rope_parameters` since transformers 5."""
+    _refuse_partial_rope(fields)
     thetas = set() if fields.get("rope_theta") is None else {fields.positive("rope_theta")}
     scalings = []
     for name in ("rope_parameters", "rope_scaling"):
@@ -290,7 +289,8 @@ def _rope(fields: _Fields) -> tuple[float, dict[str, Any] | None]:
 
 
 def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
-    kinds = {fields.get(name) for name in ("rope_type", "type") if isinstance(fields.get(name), str)} or {"default"}
+    _refuse_partial_rope(fields)
+    kinds = {fields.text(name) for name in ("rope_type", "type") if fields.get(name) is not None} or {"default"}
     if len(kinds) > 1:
         raise fields.contradiction(f"type and rope_type differ: {', '.join(sorted(kinds))}")
     kind = kinds.pop()
@@ -301,14 +301,18 @@ def _rope_scaling(fields: _Fields) -> dict[str, Any] | None:
         # llama3's original context length is a number of tokens, all others are ratios
         is_length = name == "original_max_position_embeddings"
         scaling[name] = fields.count(name) if is_length else fields.positive(name)
-    if fields.get("partial_rotary_factor") not in (None, 1):
-        raise _unknown_rope(fields, f"partial_rotary_factor {fields.get('partial_rotary_factor')!r}")
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor", *scaling}
     if strangers := sorted(name for name in fields.config if name not in known and fields.get(name) is not None):
         raise _unknown_rope(fields, f"{', '.join(strangers)} for the rope type {kind}")
     if kind == "llama3" and scaling["low_freq_factor"] >= scaling["high_freq_factor"]:
         raise fields.contradiction("low_freq_factor must be below high_freq_factor")
     return None if kind == "default" else scaling
+
+
+def _refuse_partial_rope(fields: _Fields) -> None:
+    factor = fields.get("partial_rotary_factor")
+    if factor not in (None, 1):
+        raise _unknown_rope(fields, f"partial_rotary_factor {factor!r}")
 
 
 def _unknown_rope(fields: _Fields, what: str) -> SourceError:

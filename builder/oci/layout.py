@@ -24,7 +24,7 @@ from builder.errors import StorageError, disk_errors
 from builder.oci.descriptor import INDEX, Descriptor
 from builder.oci.manifest import MAX_MANIFEST_BYTES, Index, StoredManifest, canonical_json, parse_json_object
 from builder.oci.reference import Reference
-from builder.oci.stream import CHUNK_BYTES, Advance, ignore_progress, read_ahead, verified
+from builder.oci.stream import CHUNK_BYTES, Advance, ignore_progress, verified
 
 REF_NAME = "org.opencontainers.image.ref.name"
 _MARKER = b'{"imageLayoutVersion": "1.0.0"}'
@@ -80,15 +80,16 @@ class LayoutRepository:
                 if self.has_blob(descriptor):
                     advance(descriptor.size)
                     return
-                for chunk in read_ahead(verified(open_chunks(), descriptor, descriptor.digest)):
+                for chunk in verified(open_chunks(), descriptor, descriptor.digest):
                     file.write(chunk)
                     advance(len(chunk))
+                file.flush()
                 os.fsync(file.fileno())
                 path = self._blob(descriptor.digest)
                 Path(file.name).rename(path)
                 _sync_directory(path.parent)
 
-    def mount_blob(self, descriptor: Descriptor, source: Reference) -> bool:  # noqa: ARG002 - the protocol's
+    def mount_blob(self, descriptor: Descriptor, source: Reference) -> bool:
         return False
 
     def put_manifest(self, content: bytes, media_type: str, target: str) -> None:
@@ -170,7 +171,7 @@ class LayoutRepository:
                 leftover.unlink()
         path = folder / digest.removeprefix("sha256:")
         while True:
-            with open(path, "ab", buffering=0) as file:
+            with open(path, "ab") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if not _is_still(path, file):  # swept, or finished by another writer, while we waited
                     continue
@@ -178,7 +179,8 @@ class LayoutRepository:
                 try:
                     yield file
                 finally:
-                    path.unlink(missing_ok=True)
+                    if _is_still(path, file):
+                        path.unlink()
                 return
 
     def _write(self, path: Path, content: bytes) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builder.oci.descriptor import (
-    CONFIG,
     DOCKER_INDEX,
     DOCKER_MANIFEST,
     INDEX,
@@ -69,10 +68,6 @@ class Manifest:
                 "annotations": dict(self.annotations),
             }
         )
-
-    @classmethod
-    def of_config(cls, config: bytes, layers: tuple[Descriptor, ...], annotations: Mapping[str, str]) -> Manifest:
-        return cls(Descriptor.of(CONFIG, config), layers, annotations)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """References: which repository, and which tag or digest in it.
 
-    host/repo[:tag|@digest]     a registry; the host is always written out
-    oci:DIR[:tag|@digest]       an OCI layout directory
+host/repo[:tag|@digest]     a registry; the host is always written out
+oci:DIR[:tag|@digest]       an OCI layout directory
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
-from builder.oci.descriptor import Descriptor
+from builder.oci.descriptor import Descriptor, bad_manifest
 from builder.oci.http import HttpRepository
 from builder.oci.layout import LayoutRepository
-from builder.oci.manifest import StoredManifest
+from builder.oci.manifest import MAX_MANIFEST_BYTES, StoredManifest, parse_json_object
 from builder.oci.reference import Reference
 from builder.oci.stream import Advance
 
@@ -51,3 +51,11 @@ def open_repository(reference: Reference) -> Repository:
     if reference.layout is not None:
         return LayoutRepository(reference.layout)
     return HttpRepository(reference)
+
+
+def read_json_blob(repository: Repository, descriptor: Descriptor) -> dict[str, Any]:
+    """A small blob, such as an image config. Raises StorageError "bad-manifest" if it is large or no JSON object."""
+    where = f"{repository.reference}@{descriptor.digest}"
+    if descriptor.size > MAX_MANIFEST_BYTES:
+        raise bad_manifest(where, f"{descriptor.size} bytes, at most {MAX_MANIFEST_BYTES} are sensible")
+    return parse_json_object(b"".join(repository.open_blob(descriptor)), where)

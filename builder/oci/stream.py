@@ -43,12 +43,10 @@ def verified(chunks: Iterator[bytes], descriptor: Descriptor, where: str) -> Ite
         yield held
 
 
-def read_whole(chunks: Iterator[bytes]) -> bytes:
-    return b"".join(chunks)
-
-
 def read_ahead(chunks: Iterator[bytes], depth: int = 4) -> Iterator[bytes]:
-    """The same chunks, made in a thread up to `depth` ahead: reading and hashing overlap with what the caller does."""
+    """The same chunks, made in a thread up to `depth` ahead: an upload's reading and hashing overlap with its sending.
+    (Writing to a local disk gains nothing from it.)
+    """
     ready: queue.Queue[bytes | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()
 

@@ -125,7 +125,7 @@ def _stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePlan]:
         {},
     )
     image = plan_stage(
-        "image", _image_parameters(unit, runtime_digest), {}, {"repository": repository, "engine": engine}
+        "image", _image_parameters(unit, runtime_digest), {}, {"engine": engine, "repository": repository}
     )
     return {"checkpoint": checkpoint, "engine": engine, "repository": repository, "image": image}
 

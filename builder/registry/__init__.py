@@ -1,0 +1,1 @@
+"""Releases in a registry or an OCI layout: publish, pull, list, inspect."""

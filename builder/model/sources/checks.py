@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 
 from builder.errors import SourceError
+from builder.model.safetensors import read_json
 from builder.model.snapshot import SnapshotFile
-from builder.store import Advance, DigestCache, FileDigest
+from builder.store import DigestCache, FileDigest
+from builder.store.digests import Advance
 
 _FILE_FIELDS = ("vocab_file", "merges_file", "spm_file")
 
@@ -33,7 +34,7 @@ class Progress:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the operating system's "can't read" into a SourceError `unreadable`."""
+    """Turn the operating system's "can't read" into a SourceError `UNREADABLE`."""
     try:
         yield
     except OSError as error:
@@ -42,7 +43,7 @@ def reading(path: Path) -> Iterator[None]:
             where=error.filename or path,
             why=error.strerror,
             hint="check that it exists and that this user may read it",
-            code="unreadable",
+            code="UNREADABLE",
         ) from error
 
 
@@ -66,7 +67,7 @@ def drift(where: str | Path, differences: Iterable[str]) -> SourceError:
         where=where,
         why="; ".join(differences),
         hint="restore the files, or accept the change with `engine-builder lock --upgrade`",
-        code="drift",
+        code="DRIFT",
     )
 
 
@@ -82,7 +83,7 @@ def difference(folder: Path, file: SnapshotFile, digests: DigestCache) -> str:
 
 
 def refuse_traps(path: Path) -> None:
-    """SourceError `lfs-pointer` for a Git LFS pointer in place of a file, `path-escape` for a tokenizer
+    """SourceError `LFS_POINTER` for a Git LFS pointer in place of a file, `PATH_ESCAPE` for a tokenizer
     configuration that names a file elsewhere (a tool that loads and saves it would copy that file).
     """
     with reading(path):
@@ -101,15 +102,12 @@ def _lfs_pointer(path: Path, head: bytes) -> SourceError:
         where=path,
         why=f"the repository was cloned without Git LFS; the real file has {size} bytes",
         hint="run `git lfs install && git lfs pull` in that folder",
-        code="lfs-pointer",
+        code="LFS_POINTER",
     )
 
 
 def _refuse_foreign_files(path: Path) -> None:
-    try:
-        config = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise SourceError("not JSON", where=path, why=str(error), code="bad-json") from error
+    config = read_json(path, code="TOKENIZER_JSON")
     for field in _FILE_FIELDS if isinstance(config, dict) else ():
         value = config.get(field)
         if isinstance(value, str) and ("/" in value or "\\" in value or value == ".."):
@@ -118,5 +116,5 @@ def _refuse_foreign_files(path: Path) -> None:
                 where=path,
                 why="a tool that loads and saves this tokenizer would copy that file into the image",
                 hint="don't use this source; tell its owner",
-                code="path-escape",
+                code="PATH_ESCAPE",
             )

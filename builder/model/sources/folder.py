@@ -9,7 +9,8 @@ from builder.errors import SourceError
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify
 from builder.model.sources.checks import difference, digest_of, drift, is_as_pinned, reading, refuse_traps
 from builder.model.sources.listing import NEEDED, needed
-from builder.store import Advance, DigestCache
+from builder.store import DigestCache
+from builder.store.digests import Advance
 
 
 class FolderSource:
@@ -30,7 +31,7 @@ class FolderSource:
         return Snapshot(self._source, f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}", tuple(files))
 
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
-        """The folder itself, if it still holds what was pinned and nothing new that would count."""
+        """The folder itself, if it still holds what was pinned, and nothing new of the same kinds."""
         present = self._paths()
         differences = []
         for file in snapshot.files:
@@ -40,9 +41,10 @@ class FolderSource:
             if file.path in present:
                 refuse_traps(self._folder / file.path)
             differences.append(difference(self._folder, file, self._digests))
-        pinned = {file.path for file in snapshot.files}
+        pinned, kinds = {file.path for file in snapshot.files}, {file.kind for file in snapshot.files}
         if not differences:
-            differences = [f"{path} is new" for path in needed(present, where=str(self._folder)) if path not in pinned]
+            unpinned = [path for path in needed(present, where=str(self._folder)) if path not in pinned]
+            differences = [f"{path} is new" for path in unpinned if classify(path) in kinds]
         if differences:
             raise drift(self._folder, differences)
         return self._folder
@@ -55,7 +57,7 @@ class FolderSource:
                     "there is no such folder",
                     where=self._folder,
                     hint="a relative folder is looked up beside the recipe",
-                    code="not-found",
+                    code="NOT_FOUND",
                 )
             found = [*self._folder.iterdir(), *self._folder.glob("additional_chat_templates/*")]
         names = [path.relative_to(self._folder).as_posix() for path in found if path.is_file() or path.is_symlink()]
@@ -69,5 +71,5 @@ class FolderSource:
                 where=self._folder / name,
                 why=f"it leads to {path}",
                 hint="name the model as hf://ORG/NAME if this is the Hub's cache, or copy it with `cp -rL`",
-                code="path-escape",
+                code="PATH_ESCAPE",
             )

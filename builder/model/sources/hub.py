@@ -31,21 +31,15 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.hf_api import RepoSibling
-from huggingface_hub.utils import tqdm
+from huggingface_hub.utils.tqdm import tqdm
 
 from builder.errors import BuilderError, HostError, SourceError
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, check_sha256, classify
 from builder.model.sources import bad_source
-from builder.model.sources.checks import (
-    Progress,
-    difference,
-    digest_of,
-    drift,
-    is_as_pinned,
-    refuse_traps,
-)
+from builder.model.sources.checks import Progress, difference, digest_of, drift, is_as_pinned, refuse_traps
 from builder.model.sources.listing import needed
-from builder.store import Advance, DigestCache
+from builder.store import DigestCache
+from builder.store.digests import Advance
 
 _SOURCE = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -88,7 +82,7 @@ class HubSource:
             )
         commit = info.sha or ""
         if not _COMMIT.fullmatch(commit):
-            raise SourceError("the Hub named no commit", where=self._where, why=f"sha is {commit!r}", code="hub-failed")
+            raise SourceError("the Hub named no commit", where=self._where, why=f"sha is {commit!r}", code="HUB_FAILED")
         listed = {check_path(entry.rfilename, where=self._where): entry for entry in info.siblings or ()}
         files = [self._pin(commit, listed[path], advance) for path in needed(listed, where=self._where)]
         return Snapshot(f"hf://{self._repo}", commit, tuple(files))
@@ -140,11 +134,11 @@ class HubSource:
     def _download(self, commit: str, path: str, advance: Advance, stop: threading.Event) -> Path:
         """The folder of the commit in the cache, with this file in it. Asks nobody if it was there already."""
 
-        class Bar(tqdm):  # type: ignore[type-arg]
+        class Bar(tqdm):
             """The client reports progress to bars only; this one is never drawn."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
-                super().__init__(*args, **{**kwargs, "disable": True})
+                super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
 
             def update(self, n: float | None = 1) -> bool | None:
                 if stop.is_set():
@@ -187,37 +181,37 @@ class HubSource:
             case GatedRepoError():
                 return source_error(
                     f"access to {self._repo} must be asked for",
-                    "gated",
+                    "GATED",
                     f"accept the licence at {page}, then log in with `hf auth login` or set HF_TOKEN",
                 )
             case RepositoryNotFoundError():
                 return source_error(
                     f"there is no model {self._repo}, or it is private",
-                    "repo-not-found",
+                    "REPO_NOT_FOUND",
                     f"check the name at {page}; for a private model log in with `hf auth login` or set HF_TOKEN",
                 )
             case RevisionNotFoundError():
                 return source_error(
                     f"{self._repo} has no such revision",
-                    "revision-not-found",
+                    "REVISION_NOT_FOUND",
                     f"see {page}/commits/main; a pinned commit that is gone needs `engine-builder lock --upgrade`",
                 )
             case OfflineModeIsEnabled():
                 return source_error(
                     f"{self._repo} isn't all in the Hub's cache, and HF_HUB_OFFLINE forbids to ask",
-                    "no-network",
+                    "NO_NETWORK",
                     "unset HF_HUB_OFFLINE for one run",
                 )
             case HfHubHTTPError() if error.response.status_code in (401, 403):
                 return source_error(
                     f"the Hub refused access to {self._repo}",
-                    "unauthorized",
+                    "UNAUTHORIZED",
                     "renew the token: `hf auth login`, or set HF_TOKEN",
                 )
             case HfHubHTTPError():
                 return source_error(
                     f"the Hub answered {error.response.status_code}",
-                    "hub-failed",
+                    "HUB_FAILED",
                     "try again later; see https://status.huggingface.co",
                 )
             case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -226,7 +220,7 @@ class HubSource:
                     where=self._cache_dir or constants.HF_HUB_CACHE,
                     why=error.strerror,
                     hint="free some space, or move the Hub's cache with HF_HOME; the next run continues",
-                    code="disk-full",
+                    code="DISK_FULL",
                 )
             case OSError() if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
                 return HostError(
@@ -234,18 +228,18 @@ class HubSource:
                     where=error.filename or self._cache_dir or constants.HF_HUB_CACHE,
                     why=error.strerror,
                     hint="choose a writable folder with HF_HOME",
-                    code="not-writable",
+                    code="NOT_WRITABLE",
                 )
             case _ if _is_transport_error(error, "NetworkError", "TimeoutException", "ProxyError"):
                 return source_error(
                     f"can't reach {self._endpoint}",
-                    "no-network",
+                    "NO_NETWORK",
                     "check the network and the proxy (HTTPS_PROXY); HF_ENDPOINT names a mirror",
                 )
             case _:
                 return source_error(
                     f"downloading {self._repo} failed",
-                    "hub-failed",
+                    "HUB_FAILED",
                     "try again; what came whole is kept",
                 )
 

@@ -18,7 +18,7 @@ def needed(paths: Collection[str], *, where: str) -> list[str]:
 
     Where there are weights under the standard name (`model*.safetensors`), others are a second copy in another
     format (`consolidated.safetensors`) or an adapter, and are left out.
-    Raises SourceError `adapter-only`, `gguf-only`, `pickle-only`, `no-weights` or `no-config`.
+    Raises SourceError `ADAPTER_ONLY`, `GGUF_ONLY`, `PICKLE_ONLY`, `WEIGHTS_MISSING` or `CONFIG_MISSING`.
     """
     candidates = [path for path in paths if classify(path) in NEEDED]
     weights = matching(candidates, "*.safetensors")
@@ -34,14 +34,14 @@ def _refuse_unusable(paths: Collection[str], weights: list[str], standard: list[
             "this is a LoRA adapter, not a model",
             where=where,
             hint="name its base model (base_model_name_or_path in adapter_config.json), or a merged model",
-            code="adapter-only",
+            code="ADAPTER_ONLY",
         )
     if not weights and matching(paths, "*.gguf"):
         raise SourceError(
             "this has weights in GGUF files only",
             where=where,
             hint="name the repository that it was quantised from; it has the safetensors",
-            code="gguf-only",
+            code="GGUF_ONLY",
         )
     if not weights and any(matching(paths, pattern) for pattern in _PICKLES):
         raise SourceError(
@@ -49,7 +49,7 @@ def _refuse_unusable(paths: Collection[str], weights: list[str], standard: list[
             where=where,
             why="loading a pickle (.bin, .pt, .pth) runs whatever code its author put in; we never do",
             hint="look for a revision with safetensors, or convert it on a machine that you can lose",
-            code="pickle-only",
+            code="PICKLE_ONLY",
         )
     if not weights:
         raise SourceError(
@@ -57,12 +57,12 @@ def _refuse_unusable(paths: Collection[str], weights: list[str], standard: list[
             where=where,
             why="no *.safetensors at the top level",
             hint="check the name and the revision",
-            code="no-weights",
+            code="WEIGHTS_MISSING",
         )
     if "config.json" not in paths:
         raise SourceError(
             "there is no config.json beside the weights",
             where=where,
             hint="name a repository in the format of Hugging Face transformers",
-            code="no-config",
+            code="CONFIG_MISSING",
         )

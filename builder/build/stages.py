@@ -1,0 +1,181 @@
+"""The stages: each a function of a unit that writes into its workspace, and joins rooms that don't know each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.checkpoint.convert import convert
+from builder.errors import ToolchainError
+from builder.image.base import read_base
+from builder.image.config import ContainerSettings
+from builder.image.image import Image, build_image
+from builder.image.layer import BUNDLE_ROOT, Layer
+from builder.image.wheels import install_runtime, runtime_digest
+from builder.lock import base_reference
+from builder.model.layout import checkpoint_bytes
+from builder.model.snapshot import FileKind
+from builder.oci.descriptor import Platform
+from builder.oci.reference import Reference
+from builder.oci.repository import open_repository
+from builder.plan import Unit
+from builder.reference.engine import write_engine
+from builder.reference.errors import ReferenceModelError
+from builder.store import Artifact, FileDigest, LocalStore, Workspace
+from builder.store.digests import Advance
+from builder.triton.configs import ServingSettings
+from builder.triton.repository import write_repository
+
+RUNTIME = "runtime"
+"""Not a stage of a unit: the packages of the runtime layer, shared by all units with the same Python."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a stage may use besides its unit.
+
+    `inputs` are the artifacts of the stages below. `fetch` brings pinned model files of some kinds to this machine and
+    returns their folder. `progress` takes a number of bytes and returns what is told as they are done.
+    """
+
+    workspace: Workspace
+    inputs: Mapping[str, Artifact]
+    fetch: Callable[[tuple[FileKind, ...]], Path]
+    progress: Callable[[int], Advance]
+    store: LocalStore
+
+
+def checkpoint(unit: Unit, context: Context) -> None:
+    source = context.fetch(("weights", "config"))
+    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
+    spec = dataclasses.replace(unit.spec, dtype=unit.precision.dtype)
+    advance = context.progress(checkpoint_bytes(spec, tp, pp))
+    convert(source, unit.spec, context.workspace, tp=tp, pp=pp, dtype=unit.precision.dtype, advance=advance)
+
+
+def engine(unit: Unit, context: Context) -> None:
+    """The engine of the toolchain `reference`."""
+    source = context.inputs["checkpoint"]
+    build_config = {
+        "max_batch_size": unit.limits.max_batch_size,
+        "max_input_len": unit.max_input_len,
+        "max_seq_len": unit.limits.max_seq_len,
+        "max_num_tokens": unit.limits.max_num_tokens,
+        "max_beam_width": unit.limits.max_beam_width,
+        "plugin_config": {},
+    }
+    try:
+        written = write_engine(source.files, context.workspace.path, build_config, context.progress(source.size))
+    except ReferenceModelError as error:
+        raise ToolchainError(f"the reference model refuses the checkpoint of {unit.id}", why=str(error)) from error
+    for name, (sha256, size) in written.items():
+        context.workspace.record(name, FileDigest(sha256, size))
+
+
+def repository(unit: Unit, context: Context) -> None:
+    source = context.fetch(("tokenizer", "config"))
+    settings = ServingSettings(
+        unit=unit.id,
+        served_model_name=unit.served_model_name,
+        family=unit.serving.family,
+        backend="reference" if unit.gpu.is_cpu else "tensorrtllm",
+        max_batch_size=unit.limits.max_batch_size,
+        max_input_len=unit.max_input_len,
+        max_seq_len=unit.limits.max_seq_len,
+        max_beam_width=unit.limits.max_beam_width,
+        vocab_size=unit.spec.vocab_size,
+        bos_token_id=unit.spec.bos_token_id,
+        eos_token_ids=unit.spec.eos_token_ids,
+        pad_token_id=unit.spec.pad_token_id,
+        kv_cache_free_gpu_mem_fraction=unit.serving.kv_cache_free_gpu_mem_fraction,
+        enable_kv_cache_reuse=unit.serving.enable_kv_cache_reuse,
+        max_queue_size=unit.serving.max_queue_size,
+    )
+    files = [file.path for file in unit.lock.snapshot.of_kind("tokenizer", "config")]
+    served = [path for path in files if path not in ("config.json", "hf_quant_config.json", "quantize_config.json")]
+    write_repository(settings, source, served, context.workspace.path)
+
+
+def image(unit: Unit, context: Context) -> None:
+    made, engine_artifact = context.inputs["repository"], context.inputs["engine"]
+    advance = context.progress(made.size + engine_artifact.size)
+    layers = [
+        Layer.from_artifact("repository", made, advance=advance),
+        Layer.from_artifact("engine", engine_artifact, f"{BUNDLE_ROOT}/engine", advance=advance),
+    ]
+    content = unit.recipe.content
+    labels = {"org.opencontainers.image.licenses": content.model.license} if content.model.license else {}
+    base, settings = None, ContainerSettings(labels=labels)
+    if reference := pinned_base(unit):
+        python = unit.lock.bases[unit.package.base].python
+        base = read_base(open_repository(reference), str(reference.digest), Platform.parse(unit.gpu.platform))
+        layers.insert(0, _runtime_layer(python, context))
+        settings = _container(python, labels)
+    build_image(
+        unit=unit.id,
+        sku=unit.gpu.name,
+        platform=unit.gpu.platform,
+        title=content.name,
+        version=content.version,
+        layers=layers,
+        settings=settings,
+        base=base,
+        annotations=labels,
+    ).save(context.workspace.path, context.store)
+
+
+STAGES: Mapping[str, Callable[[Unit, Context], None]] = {
+    "checkpoint": checkpoint,
+    "engine": engine,
+    "repository": repository,
+    "image": image,
+}
+
+
+def pinned_base(unit: Unit) -> Reference | None:
+    """The unit's base image by digest, where the recipe says that it lies; None for an image without a base."""
+    if unit.package.base == "none":
+        return None
+    return base_reference(unit.package.base, unit.recipe.folder).with_digest(unit.lock.bases[unit.package.base].digest)
+
+
+def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
+    """The image in a unit's image artifact. Its base is looked for where the recipe says, not where it was then."""
+    return dataclasses.replace(Image.load(artifact.files, store), base_reference=pinned_base(unit))
+
+
+def _container(python: str, labels: Mapping[str, str]) -> ContainerSettings:
+    return ContainerSettings(
+        entrypoint=(f"python{python}", "-m", "builder.runtime", "--root", f"/{BUNDLE_ROOT}"),
+        environment={
+            "NIM_CACHE_PATH": "/opt/nim/.cache",
+            "NIM_SERVER_PORT": "8000",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": f"/{BUNDLE_ROOT}/runtime",
+            "PYTHONUNBUFFERED": "1",
+        },
+        user="1000:1000",
+        working_dir="/",
+        exposed_ports=("8000/tcp",),
+        stop_signal="SIGTERM",
+        labels=labels,
+    )
+
+
+def _runtime_layer(python: str, context: Context) -> Layer:
+    """Our own rooms and their wheels; installed once for each set of pins."""
+    key = runtime_digest(python)
+    artifact = context.store.get(RUNTIME, key)
+    if artifact is None:
+        with context.store.building(RUNTIME, key) as workspace:
+            artifact = context.store.get(RUNTIME, key)  # another process may have been faster
+            if artifact is None:
+                install_runtime(python, workspace.path)
+                files = [path for path in workspace.path.rglob("*") if path.is_file()]
+                executable = sorted(
+                    path.relative_to(workspace.path).as_posix() for path in files if path.stat().st_mode & 0o100
+                )
+                artifact = context.store.seal(RUNTIME, key, workspace, {"executable": executable, "python": python})
+    return Layer.from_artifact("runtime", artifact, f"{BUNDLE_ROOT}/runtime", executable=artifact.facts["executable"])

@@ -1,0 +1,138 @@
+"""The Hugging Face weights that a checkpoint is made from: checked against the model, then read piece by piece."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from builder.checkpoint.floats import CONVERTIBLE
+from builder.errors import SourceError
+from builder.model.layout import source_shapes
+from builder.model.safetensors import TensorIndex, TensorInfo, some
+from builder.model.spec import STORED_DTYPES, ModelSpec
+
+BLOCK_BYTES = 4 << 20
+
+_DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # old files store what rope_theta says
+
+
+class SourceWeights:
+    """The weights of one model folder, open for reading until the `with` ends."""
+
+    def __init__(self, folder: Path, spec: ModelSpec) -> None:
+        self.folder = folder
+        self.spec = spec
+        self.tensors = TensorIndex.open(folder).tensors
+        self._files: dict[Path, int] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> SourceWeights:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def check(self, target_dtype: str | None) -> None:
+        """SourceError unless the folder holds exactly the tensors of the model, in the dtype that its config says.
+
+        Another dtype is accepted only where `target_dtype` asks for one by name, since then every tensor is brought
+        to it; rounding weights because a config is wrong would be a guess.
+        """
+        self._check_names()
+        for name, shape in source_shapes(self.spec).items():
+            info = self.tensors[name]
+            if info.shape != shape:
+                raise SourceError(
+                    f"{name} has the shape {list(info.shape)}; config.json makes it {list(shape)}",
+                    where=info.file,
+                    why="weights and config.json don't belong together",
+                    code="tensor-shape",
+                )
+            self._check_dtype(info, target_dtype)
+        if self.spec.tie_word_embeddings and "lm_head.weight" in self.tensors:
+            self._check_tied_head()
+
+    def read(self, info: TensorInfo, begin: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes of a tensor from its byte `begin` on."""
+        descriptor = self._descriptor(info.file)
+        position, filled = info.begin + begin, 0
+        while filled < len(buffer):
+            with _readable(info.file):
+                count = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            if count == 0:
+                raise SourceError("the file became shorter while it was read", where=info.file, code="shard-truncated")
+            filled += count
+
+    def _check_names(self) -> None:
+        expected = source_shapes(self.spec)
+        if missing := [name for name in expected if name not in self.tensors]:
+            raise SourceError(
+                f"{len(missing)} tensors of the model are missing: {some(missing)}",
+                where=self.folder,
+                why=f"config.json makes {len(expected)}, the weight files hold {len(self.tensors)}",
+                hint="check num_hidden_layers and tie_word_embeddings, or fetch the model again",
+                code="tensor-missing",
+            )
+        tied_head = {"lm_head.weight"} if self.spec.tie_word_embeddings else set()
+        strangers = [
+            name for name in self.tensors if name not in expected.keys() | tied_head and not _DERIVED.fullmatch(name)
+        ]
+        if strangers:
+            raise SourceError(
+                f"{len(strangers)} tensors are not part of this architecture: {some(sorted(strangers))}",
+                where=self.folder,
+                why=f"{self.spec.architecture} with this config.json has no such tensors; "
+                "leaving them out would give another model",
+                code="tensor-unexpected",
+            )
+
+    def _check_dtype(self, info: TensorInfo, target_dtype: str | None) -> None:
+        if info.dtype == self.spec.stored_dtype or (target_dtype is not None and info.dtype in CONVERTIBLE):
+            return
+        raise SourceError(
+            f"{info.name} is stored as {info.dtype}; config.json says {self.spec.dtype}",
+            where=info.file,
+            why="weights are rounded only to a precision that is asked for",
+            hint=f"ask for one of the precisions {', '.join(STORED_DTYPES)}" if info.dtype in CONVERTIBLE else None,
+            code="dtype-mismatch",
+        )
+
+    def _check_tied_head(self) -> None:
+        """A tied model may store its head as well (Qwen3-0.6B does); it must then be the embedding, bit for bit."""
+        head, embedding = self.tensors["lm_head.weight"], self.tensors["model.embed_tokens.weight"]
+        alike = (head.dtype, head.shape) == (embedding.dtype, embedding.shape)
+        if not alike or any(map(operator.ne, self._blocks(head), self._blocks(embedding))):
+            raise SourceError(
+                "lm_head.weight differs from the embedding, though config.json says that they are tied",
+                where=head.file,
+                why="there are two heads to choose from",
+                hint="set tie_word_embeddings to false if the stored head is meant",
+                code="tied-head-differs",
+            )
+
+    def _blocks(self, info: TensorInfo) -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(min(BLOCK_BYTES, info.nbytes)))
+        for begin in range(0, info.nbytes, BLOCK_BYTES):
+            block = buffer[: min(BLOCK_BYTES, info.nbytes - begin)]
+            self.read(info, begin, block)
+            yield block
+
+    def _descriptor(self, file: Path) -> int:
+        if file not in self._files:
+            with _readable(file):
+                descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            self._stack.callback(os.close, descriptor)
+            self._files[file] = descriptor
+        return self._files[file]
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceError("can't read this file", where=file, why=error.strerror, code="unreadable") from error

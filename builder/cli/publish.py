@@ -1,0 +1,106 @@
+"""`engine-builder publish`: built units become a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from builder.build import image_of, prepare
+from builder.cli.options import (
+    format_option,
+    frozen_option,
+    print_json,
+    recipe_option,
+    registry_option,
+    store_option,
+    unit_option,
+)
+from builder.cli.progress import Progress
+from builder.errors import StorageError, UsageError
+from builder.image.image import Image
+from builder.oci.reference import Reference
+from builder.plan import PlannedUnit, match_units, stage_states
+from builder.registry.publish import Publication, publish, size_to_send
+from builder.store import LocalStore, default_store_root
+
+
+@click.command()
+@recipe_option
+@unit_option
+@store_option
+@registry_option
+@frozen_option
+@format_option
+def command(
+    recipe: Path, units: tuple[str, ...], store: Path | None, registry: str | None, frozen: bool, form: str
+) -> None:
+    """Publish every built unit of each recipe under its version; units can be added to a release, never changed."""
+    local = LocalStore(store or default_store_root())
+    progress = Progress()
+    by_recipe: dict[Path, list[PlannedUnit]] = {}
+    for item in match_units(prepare(recipe, local, frozen, progress), units):
+        by_recipe.setdefault(item.unit.recipe.file, []).append(item)
+    publications = [_publish(items, local, registry, bool(units), progress) for items in by_recipe.values()]
+    if form == "json":
+        print_json({"schema": 1, "releases": [_release(publication) for publication in publications]})
+        return
+    for publication in publications:
+        state = "published" if publication.published else "already published"
+        click.echo(f"{publication.reference}  {publication.digest}  {state}")
+
+
+def _publish(
+    items: list[PlannedUnit], store: LocalStore, registry: str | None, all_needed: bool, progress: Progress
+) -> Publication:
+    recipe = items[0].unit.recipe
+    target = Reference.parse(_target(items[0], registry))
+    if target.target is not None:
+        raise UsageError("a release is tagged with its version", where=target, hint=f"write {target.name}")
+    images = _images(items, store, all_needed)
+    title = recipe.content.name
+    advance = progress.stage(title, "publish", size_to_send(images))
+    publication = publish(images, target, recipe.content.version, title, advance=advance)
+    progress.done(title, "publish", "sent" if publication.published else "up to date")
+    return publication
+
+
+def _target(planned: PlannedUnit, registry: str | None) -> str:
+    repository = registry or planned.unit.recipe.content.publish.repository
+    if repository is None:
+        raise UsageError(
+            "where to?",
+            where=planned.unit.recipe.file,
+            why="the recipe has no publish.repository",
+            hint="add --registry HOST/REPOSITORY or --registry oci:DIR",
+            code="NO_REPOSITORY",
+        )
+    return repository
+
+
+def _images(items: list[PlannedUnit], store: LocalStore, all_needed: bool) -> list[Image]:
+    images, missing = [], []
+    for item in items:
+        artifact = stage_states(item, store)["image"].artifact
+        if artifact is None:
+            missing.append(item.unit.id)
+        else:
+            images.append(image_of(item.unit, artifact, store))
+    if missing and (all_needed or not images):
+        raise StorageError(
+            f"not built: {', '.join(missing)}",
+            hint="run `engine-builder build` first",
+            code="NOT_BUILT",
+        )
+    for unit in missing:
+        click.echo(f"  not built  {unit}  not in this release yet", err=True)
+    return images
+
+
+def _release(publication: Publication) -> dict[str, object]:
+    return {
+        "reference": str(publication.reference),
+        "digest": publication.digest,
+        "published": list(publication.published),
+        "present": list(publication.present),
+    }

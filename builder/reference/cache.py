@@ -1,0 +1,38 @@
+"""The KV cache of one request: on every rank its own keys and values, allocated for the longest it may become."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from builder.reference.config import Config
+from builder.reference.errors import ReferenceModelError
+from builder.reference.weights import Float32
+
+
+class KVCache:
+    """`length` tokens of at most `capacity` are held. The memory is only touched as far as it is filled.
+
+    keys[rank] and values[rank] are (layers of the stage, KV heads of the rank, capacity, head_size).
+    """
+
+    def __init__(self, config: Config, capacity: int) -> None:
+        if capacity < 1:
+            raise ReferenceModelError(f"the capacity of a KV cache must be at least 1, not {capacity}")
+        self.capacity = capacity
+        self.length = 0
+        shapes = [
+            (config.stage_layers(rank // config.tp_size), config.rank_key_value_heads, capacity, config.head_size)
+            for rank in range(config.world_size)
+        ]
+        self.keys: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]
+        self.values: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]
+
+    def store(self, rank: int, layer: int, keys: Float32, values: Float32) -> tuple[Float32, Float32]:
+        """Put (tokens, KV heads, head_size) behind what is held, and return all: (KV heads, tokens, head_size).
+
+        `length` stays as it is, since the other layers and ranks store theirs in the same place.
+        """
+        end = self.length + len(keys)
+        self.keys[rank][layer, :, self.length : end] = keys.transpose(1, 0, 2)
+        self.values[rank][layer, :, self.length : end] = values.transpose(1, 0, 2)
+        return self.keys[rank][layer, :, :end], self.values[rank][layer, :, :end]

@@ -1,0 +1,98 @@
+"""The served tree: what `serving.json` says, and where things lie.
+
+ROOT/serving.json     ROOT/models/     ROOT/tokenizer/     ROOT/engine/
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.errors import VerificationError
+
+SCHEMA = 1
+"""The contract with the writer of the tree; another number means another release of this program."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A served tree. Limits are the engine's, lengths in tokens."""
+
+    root: Path
+    unit: str
+    served_model_name: str
+    backend: str
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.root / "tokenizer"
+
+    @property
+    def engine(self) -> Path:
+        return self.root / "engine"
+
+    @classmethod
+    def open(cls, root: Path) -> Bundle:
+        """Read `serving.json`. Raises VerificationError where it is absent, damaged, of another contract, or where it
+        promises more than the engine was built for."""
+        path = root / "serving.json"
+        document = _read_json(path, "this folder holds nothing that can be served")
+        if (schema := document.get("schema")) != SCHEMA:
+            raise VerificationError(
+                f"the served tree has contract version {schema!r}",
+                where=path,
+                why=f"this runtime speaks version {SCHEMA}",
+                hint="serve it with the release of engine-builder that built it, or build it again",
+                code="serving-schema",
+            )
+        try:
+            bundle = cls(
+                root=root,
+                unit=document["unit"],
+                served_model_name=document["served_model_name"],
+                backend=document["backend"],
+                max_batch_size=document["max_batch_size"],
+                max_input_len=document["max_input_len"],
+                max_seq_len=document["max_seq_len"],
+                vocab_size=document["vocab_size"],
+                eos_token_ids=tuple(document["eos_token_ids"]),
+                pad_token_id=document["pad_token_id"],
+            )
+        except KeyError as error:
+            raise VerificationError(
+                f"a key is missing: {error}", where=path, hint="build it again", code="serving-schema"
+            ) from None
+        engine = _read_json(bundle.engine / "config.json", "the engine is missing")["build_config"]
+        for limit in ("max_batch_size", "max_seq_len"):
+            if getattr(bundle, limit) > engine[limit]:
+                raise VerificationError(
+                    f"{limit} is {getattr(bundle, limit)}, but the engine was built for {engine[limit]}",
+                    where=path,
+                    hint="build the engine and the repository from one recipe",
+                    code="TRITON_BATCH_GT_ENGINE" if limit == "max_batch_size" else "SEQ_LEN_GT_ENGINE",
+                )
+        return bundle
+
+
+def _read_json(path: Path, absent: str) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise VerificationError(
+            absent, where=path, why="the file does not exist", hint="pull or build the release again", code="no-bundle"
+        ) from None
+    except ValueError as error:
+        raise VerificationError("a damaged file", where=path, why=str(error), code="damaged") from None
+    return document

@@ -1,0 +1,113 @@
+"""Token ids in, token ids out: the model `tensorrt_llm` of a running Triton, over one gRPC stream per request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from grpc import RpcError  # type: ignore[import-untyped]
+from tritonclient.grpc import InferInput, InferRequestedOutput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from builder.runtime.models.words import pack_words
+
+
+class EngineError(Exception):
+    """The engine refused a request, failed at it, or is gone. The message is Triton's own."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen, with OpenAI's meanings and defaults; temperature 0 takes the likeliest."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+
+class Engine(Protocol):
+    def generate(self, prompt: Sequence[int], max_tokens: int, sampling: Sampling) -> AsyncGenerator[list[int], None]:
+        """Yields new token ids as they come; an end token is left out or comes last. Closing it cancels the request.
+
+        Raises EngineError.
+        """
+
+
+class TritonEngine:
+    """`Engine` over Triton. TensorRT-LLM takes one end id; the model's other ones are sent as stop words."""
+
+    def __init__(self, url: str, end_ids: Sequence[int], pad_id: int | None) -> None:
+        self._client = InferenceServerClient(url)
+        self._end_id, *others = end_ids
+        self._pad_id = self._end_id if pad_id is None else pad_id
+        self._stop_words = pack_words([[token] for token in others])
+        self._outputs = [InferRequestedOutput("output_ids"), InferRequestedOutput("sequence_length")]
+
+    async def generate(
+        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling
+    ) -> AsyncGenerator[list[int], None]:
+        request = {
+            "model_name": "tensorrt_llm",
+            "inputs": self._inputs(prompt, max_tokens, sampling),
+            "outputs": self._outputs,
+        }
+        responses = self._client.stream_infer(_once(request))
+        try:
+            async for result, error in responses:
+                if error is not None:
+                    raise EngineError(error.message())
+                ids = result.as_numpy("output_ids")
+                if ids is not None:
+                    yield ids.reshape(-1)[: int(result.as_numpy("sequence_length").flat[0])].tolist()
+        except (InferenceServerException, RpcError) as error:
+            raise EngineError(str(error)) from error
+        finally:
+            responses.cancel()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _inputs(self, prompt: Sequence[int], max_tokens: int, sampling: Sampling) -> list[InferInput]:
+        inputs = {
+            "input_ids": np.array([prompt], np.int32),
+            "input_lengths": np.array([[len(prompt)]], np.int32),
+            "request_output_len": np.array([[max_tokens]], np.int32),
+            "end_id": np.array([[self._end_id]], np.int32),
+            "pad_id": np.array([[self._pad_id]], np.int32),
+            "streaming": np.array([[True]]),
+            "exclude_input_in_output": np.array([[True]]),
+        }
+        if self._stop_words.size:
+            inputs["stop_words_list"] = self._stop_words
+        if sampling.temperature == 0:
+            inputs["runtime_top_k"] = np.array([[1]], np.int32)
+        else:
+            # Without both of these TensorRT-LLM would take the likeliest token.
+            inputs["runtime_top_k"] = np.array([[0]], np.int32)
+            inputs["runtime_top_p"] = np.array([[sampling.top_p]], np.float32)
+            inputs["temperature"] = np.array([[sampling.temperature]], np.float32)
+        if sampling.presence_penalty:
+            inputs["presence_penalty"] = np.array([[sampling.presence_penalty]], np.float32)
+        if sampling.frequency_penalty:
+            inputs["frequency_penalty"] = np.array([[sampling.frequency_penalty]], np.float32)
+        if sampling.seed is not None:
+            inputs["seed"] = np.array([[sampling.seed % 2**64]], np.uint64)
+        return [_input(name, value) for name, value in inputs.items()]
+
+
+async def _once(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    yield request
+
+
+_TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL"}
+
+
+def _input(name: str, value: Any) -> InferInput:
+    tensor = InferInput(name, list(value.shape), _TYPES[value.dtype.name])
+    tensor.set_data_from_numpy(value)
+    return tensor
