@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from builder import __version__
-from builder.errors import BuilderError, Interrupted
+from builder.errors import BuilderError, HostError, Interrupted
 
 COMMANDS = {
     "validate": "Check recipes.",
@@ -70,6 +70,9 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        click.echo(HostError(error.strerror or str(error), where=error.filename).render(), err=True)
+        return HostError.exit_code
     except Exception as error:
         if os.environ.get("ENGINE_BUILDER_DEBUG"):
             raise

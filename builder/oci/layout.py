@@ -193,7 +193,8 @@ class LayoutRepository:
         _sync_directory(path.parent)
 
 
-_OWN = {"blobs", "ingest", "index.json", "index.json.lock", ".index.json.partial", ".oci-layout.partial"}
+_OWN = {"blobs", "ingest", "oci-layout", ".oci-layout.partial", "index.json", ".index.json.partial", "index.json.lock"}
+"""What another writer may just be making while it turns the folder into a layout."""
 
 
 def _index_bytes(manifests: list[Descriptor]) -> bytes:

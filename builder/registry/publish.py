@@ -65,8 +65,10 @@ def publish(
 
 
 def _put_release(images: Sequence[Image], repository: Repository, reference: Reference, title: str) -> str:
-    """Add the images to the index under the tag, and look whether they stayed: another machine may be adding its own
-    units at the same moment, and registries can't compare and swap.
+    """Add the images to the index under the tag, on top of what is there by now, and look whether they stayed.
+
+    Registries can't compare and swap: of two machines that read the index in the same instant, the first to write can
+    lose its units. It sees that here unless the other is slower than this look; running it again adds them.
     """
     for _ in range(_ATTEMPTS):
         stored = _read(repository, reference)

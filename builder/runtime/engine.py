@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,37 +41,39 @@ class Engine(Protocol):
 
 
 class TritonEngine:
-    """`Engine` over Triton. TensorRT-LLM takes one end id; the model's other ones are sent as stop words."""
+    """`Engine` over Triton. TensorRT-LLM takes one end id; the model's other ones are sent as stop words.
+
+    A request is cancelled by TensorRT-LLM's own means, a second request of its id with `stop`. Cancelling the gRPC
+    call instead makes Triton 2.51 lose track of the request: the model can't be unloaded any more.
+    """
 
     def __init__(self, url: str, end_ids: Sequence[int], pad_id: int | None) -> None:
         self._client = InferenceServerClient(url)
         self._end_id, *others = end_ids
         self._pad_id = self._end_id if pad_id is None else pad_id
         self._stop_words = pack_words([[token] for token in others])
-        self._outputs = [InferRequestedOutput("output_ids"), InferRequestedOutput("sequence_length")]
+        self._calls: set[asyncio.Task[None]] = set()
 
     async def generate(
         self, prompt: Sequence[int], max_tokens: int, sampling: Sampling
     ) -> AsyncGenerator[list[int], None]:
-        request = {
-            "model_name": "tensorrt_llm",
-            "inputs": self._inputs(prompt, max_tokens, sampling),
-            "outputs": self._outputs,
-        }
-        responses = self._client.stream_infer(_once(request))
+        call = _Call(self._inputs(prompt, max_tokens, sampling))
+        # In a task of its own: the call must go on to its end even if the reader of the tokens is cancelled.
+        task = asyncio.create_task(call.run(self._client))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
         try:
-            async for result, error in responses:
-                if error is not None:
-                    raise EngineError(error.message())
-                ids = result.as_numpy("output_ids")
-                if ids is not None:
-                    yield ids.reshape(-1)[: int(result.as_numpy("sequence_length").flat[0])].tolist()
-        except (InferenceServerException, RpcError) as error:
-            raise EngineError(str(error)) from error
+            while (item := await call.received.get()) is not None:
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
         finally:
-            responses.cancel()
+            call.stop()
 
     async def close(self) -> None:
+        """Cut off what still runs."""
+        for task in list(self._calls):
+            task.cancel()
         await self._client.close()
 
     def _inputs(self, prompt: Sequence[int], max_tokens: int, sampling: Sampling) -> list[InferInput]:
@@ -100,8 +104,57 @@ class TritonEngine:
         return [_input(name, value) for name, value in inputs.items()]
 
 
-async def _once(request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    yield request
+class _Call:
+    """One request and its responses, on a stream of their own; `received` ends with None or an error."""
+
+    def __init__(self, inputs: list[InferInput]) -> None:
+        self.received: asyncio.Queue[list[int] | EngineError | None] = asyncio.Queue()
+        self._inputs = inputs
+        self._id = uuid.uuid4().hex
+        self._finished = False
+        self._over = asyncio.Event()
+
+    def stop(self) -> None:
+        """No more tokens are wanted."""
+        self._over.set()
+
+    async def run(self, client: InferenceServerClient) -> None:
+        try:
+            async for result, error in client.stream_infer(self._requests()):
+                if error is not None:
+                    self._finish(EngineError(error.message()))
+                    continue
+                ids = result.as_numpy("output_ids")
+                if ids is not None and not self._finished:
+                    self.received.put_nowait(
+                        ids.reshape(-1)[: int(result.as_numpy("sequence_length").flat[0])].tolist()
+                    )
+                if result.get_response().parameters["triton_final_response"].bool_param:
+                    self._finish(None)
+            self._finish(EngineError("the engine closed the connection"))
+        except (InferenceServerException, RpcError) as error:
+            self._finish(EngineError(str(error)))
+
+    async def _requests(self) -> AsyncIterator[dict[str, Any]]:
+        yield self._request(self._inputs)
+        await self._over.wait()
+        if not self._finished:
+            yield self._request(_STOP)
+
+    def _request(self, inputs: list[InferInput]) -> dict[str, Any]:
+        return {
+            "model_name": "tensorrt_llm",
+            "request_id": self._id,
+            "inputs": inputs,
+            "outputs": _OUTPUTS,
+            "enable_empty_final_response": True,
+        }
+
+    def _finish(self, last: EngineError | None) -> None:
+        if not self._finished:
+            self._finished = True
+            self.received.put_nowait(last)
+            self._over.set()
 
 
 _TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL"}
@@ -111,3 +164,12 @@ def _input(name: str, value: Any) -> InferInput:
     tensor = InferInput(name, list(value.shape), _TYPES[value.dtype.name])
     tensor.set_data_from_numpy(value)
     return tensor
+
+
+_OUTPUTS = [InferRequestedOutput("output_ids"), InferRequestedOutput("sequence_length")]
+_STOP = [
+    _input("input_ids", np.zeros((1, 1), np.int32)),
+    _input("input_lengths", np.zeros((1, 1), np.int32)),
+    _input("request_output_len", np.zeros((1, 1), np.int32)),
+    _input("stop", np.array([[True]])),
+]

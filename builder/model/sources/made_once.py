@@ -20,12 +20,14 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
     Raises HostError for a full or read-only disk.
     """
+    if folder.is_dir():
+        return folder
     partial = folder.with_name(f"{folder.name}.partial")
     with disk_errors(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if folder.is_dir():
+            if folder.is_dir():  # another process made it while we waited
                 return folder
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
