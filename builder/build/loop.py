@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from builder.build.machine import obstacle
+from builder.build.reporter import Reporter
 from builder.build.stages import STAGES, Context, image_of
 from builder.errors import PlanRefused, SourceError
 from builder.image.image import Image
@@ -16,16 +17,6 @@ from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, StagePlan, key
 from builder.store import Artifact, LocalStore
 from builder.store.digests import Advance
-
-
-class Reporter(Protocol):
-    """Shows what goes on; the command line draws bars, tests listen."""
-
-    def stage(self, unit: str, stage: str, total_bytes: int | None) -> Advance:
-        """A stage starts; the result is told the bytes that were done."""
-
-    def done(self, unit: str, stage: str, outcome: str) -> None:
-        """It ended, with this outcome."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +28,14 @@ class Report:
 
 
 Fetch = Callable[[tuple[FileKind, ...], Advance], Path]
-
-
-def buildable_here(planned: PlannedUnit) -> str | None:
-    """None if this machine can build the unit, else the reason why not."""
-    if not planned.unit.gpu.is_cpu:
-        return f"needs a {planned.unit.gpu.product} and {planned.unit.toolchain.name}"
-    return None
+"""Brings pinned model files of some kinds to this machine and returns their folder; see `preparation.model_files`."""
 
 
 def build_unit(planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter: Reporter) -> Report:
     """Make what is missing of one unit, up to its image.
 
-    `fetch` brings pinned model files here, see `preparation.model_files`. Raises PlanRefused for what the plan refuses
-    or this machine can't build, and whatever a stage raises; nothing half-made stays behind.
+    Raises PlanRefused for what the plan refuses or this machine can't build, and whatever a stage raises; nothing
+    half-made stays behind.
     """
     unit = planned.unit
     _refuse(planned)
@@ -102,7 +87,7 @@ def _refuse(planned: PlannedUnit) -> None:
     for finding in planned.findings:
         if finding.severity == "refuse":
             raise PlanRefused(finding.message, where=finding.where, hint=finding.suggestion, code=finding.code)
-    if reason := buildable_here(planned):
+    if reason := obstacle(planned):
         raise PlanRefused(f"this machine can't build {unit.id}", why=reason, hint="build it there", code="NOT_HERE")
     for item in unit.lock.unresolved:
         if item.name == unit.package.base:

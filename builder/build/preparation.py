@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from builder.build.loop import Fetch, Reporter
+from builder.build.reporter import Reporter
 from builder.errors import SourceError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, make_lock, source_of
@@ -45,7 +46,7 @@ def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -
     return lock
 
 
-def model_files(planned: PlannedUnit, store: LocalStore) -> Fetch:
+def model_files(planned: PlannedUnit, store: LocalStore) -> Callable[[tuple[FileKind, ...], Advance], Path]:
     """A function that brings pinned files of some kinds to this machine and returns their folder, digests checked."""
     snapshot = planned.unit.lock.snapshot
 

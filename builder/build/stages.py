@@ -14,7 +14,7 @@ from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import BUNDLE_ROOT, Layer
 from builder.image.wheels import install_runtime, runtime_digest
-from builder.lock import base_reference
+from builder.lock import recipe_reference
 from builder.model.layout import checkpoint_bytes
 from builder.model.snapshot import FileKind
 from builder.oci.descriptor import Platform
@@ -138,7 +138,8 @@ def pinned_base(unit: Unit) -> Reference | None:
     """The unit's base image by digest, where the recipe says that it lies; None for an image without a base."""
     if unit.package.base == "none":
         return None
-    return base_reference(unit.package.base, unit.recipe.folder).with_digest(unit.lock.bases[unit.package.base].digest)
+    digest = unit.lock.bases[unit.package.base].digest
+    return recipe_reference(unit.package.base, unit.recipe.folder).with_digest(digest)
 
 
 def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
@@ -159,6 +160,7 @@ def _container(python: str, labels: Mapping[str, str]) -> ContainerSettings:
         user="1000:1000",
         working_dir="/",
         exposed_ports=("8000/tcp",),
+        volumes=("/tmp",),  # noqa: S108 (Triton's python backend makes a folder there, also under a read-only root)
         stop_signal="SIGTERM",
         labels=labels,
     )

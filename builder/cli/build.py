@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from builder.build import Report, build_unit, buildable_here, model_files, prepare
+from builder.build.loop import Report, build_unit
+from builder.build.machine import obstacle
+from builder.build.preparation import model_files, prepare
 from builder.cli.options import format_option, frozen_option, print_json, recipe_option, store_option, unit_option
 from builder.cli.progress import Progress
 from builder.errors import BuilderError, PlanRefused, worst
@@ -27,9 +29,9 @@ def command(recipe: Path, units: tuple[str, ...], store: Path | None, frozen: bo
     planned = match_units(prepare(recipe, local, frozen, progress), units)
     if not units:
         for item in planned:
-            if reason := buildable_here(item):
+            if reason := obstacle(item):
                 click.echo(f"  not here    {item.unit.id}  {reason}", err=True)
-        planned = [item for item in planned if buildable_here(item) is None]
+        planned = [item for item in planned if obstacle(item) is None]
         if not planned:
             raise PlanRefused("this machine can build none of the units", hint="see `engine-builder plan`")
     reports: dict[str, Report] = {}

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from builder.build import buildable_here, prepare
+from builder.build.machine import obstacle
+from builder.build.preparation import prepare
 from builder.cli.options import format_option, frozen_option, human_bytes, print_json, recipe_option, store_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
@@ -42,7 +43,7 @@ def _explain(planned: PlannedUnit, store: LocalStore) -> dict[str, Any]:
     memory = None if planned.refused else asdict(estimate(unit))
     return {
         "id": unit.id,
-        "buildable_here": buildable_here(planned) or "yes",
+        "obstacle": obstacle(planned),
         "values": {name: {"value": value, "origin": origin} for name, value, origin in _values(unit)},
         "memory": memory,
         "stages": {
@@ -109,6 +110,6 @@ def _show(entry: dict[str, Any]) -> None:
     click.echo("\nstages")
     for name, stage in entry["stages"].items():
         click.echo(f"  {name:<11}{stage['derivation'][:12]}  {stage['state']}")
-    click.echo(f"\nbuildable here: {entry['buildable_here']}")
+    click.echo(f"\nthis machine: {entry['obstacle'] or 'can build it'}")
     for finding in entry["findings"]:
         click.echo(f"{finding['severity']} {finding['code']}: {finding['message']} ({finding['where']})")

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from builder.build import buildable_here, prepare
+from builder.build.machine import obstacle
+from builder.build.preparation import prepare
 from builder.cli.options import format_option, frozen_option, print_json, recipe_option, store_option, unit_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
@@ -35,7 +36,7 @@ def command(recipe: Path, units: tuple[str, ...], store: Path | None, frozen: bo
 
 
 def _show(planned: PlannedUnit, states: dict[str, StageState]) -> None:
-    here = buildable_here(planned)
+    here = obstacle(planned)
     click.echo(f"{planned.unit.id}" + (f"  ({here})" if here else ""))
     for name, state in states.items():
         click.echo(f"  {name:<11}" + ("up to date" if state.artifact else f"to do: {state.reason}"))
@@ -49,7 +50,7 @@ def _unit(planned: PlannedUnit, states: dict[str, StageState]) -> dict[str, Any]
         "id": planned.unit.id,
         "sku": planned.unit.gpu.name,
         "toolchain": planned.unit.toolchain.name,
-        "buildable_here": buildable_here(planned) is None,
+        "buildable_here": obstacle(planned) is None,
         "refused": planned.refused,
         "stages": {
             name: {

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from builder.build import image_of, prepare
+from builder.build.preparation import prepare
+from builder.build.stages import image_of
 from builder.cli.options import (
     format_option,
     frozen_option,
@@ -19,8 +20,10 @@ from builder.cli.options import (
 from builder.cli.progress import Progress
 from builder.errors import StorageError, UsageError
 from builder.image.image import Image
+from builder.lock import recipe_reference
 from builder.oci.reference import Reference
 from builder.plan import PlannedUnit, match_units, stage_states
+from builder.recipe import Recipe
 from builder.registry.publish import Publication, publish, size_to_send
 from builder.store import LocalStore, default_store_root
 
@@ -54,7 +57,7 @@ def _publish(
     items: list[PlannedUnit], store: LocalStore, registry: str | None, all_needed: bool, progress: Progress
 ) -> Publication:
     recipe = items[0].unit.recipe
-    target = Reference.parse(_target(items[0], registry))
+    target = Reference.parse(registry) if registry else _from_recipe(recipe)
     if target.target is not None:
         raise UsageError("a release is tagged with its version", where=target, hint=f"write {target.name}")
     images = _images(items, store, all_needed)
@@ -65,17 +68,17 @@ def _publish(
     return publication
 
 
-def _target(planned: PlannedUnit, registry: str | None) -> str:
-    repository = registry or planned.unit.recipe.content.publish.repository
+def _from_recipe(recipe: Recipe) -> Reference:
+    repository = recipe.content.publish.repository
     if repository is None:
         raise UsageError(
             "where to?",
-            where=planned.unit.recipe.file,
+            where=recipe.file,
             why="the recipe has no publish.repository",
             hint="add --registry HOST/REPOSITORY or --registry oci:DIR",
             code="NO_REPOSITORY",
         )
-    return repository
+    return recipe_reference(repository, recipe.folder)
 
 
 def _images(items: list[PlannedUnit], store: LocalStore, all_needed: bool) -> list[Image]:

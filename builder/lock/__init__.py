@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError, disk_errors
-from builder.lock.bases import BaseImage, base_reference, resolve_base
+from builder.lock.bases import BaseImage, recipe_reference, resolve_base
 from builder.model.snapshot import Snapshot
 from builder.model.sources import Source, open_source
 from builder.model.spec import load_config
@@ -24,7 +24,7 @@ from builder.store.digests import Advance, ignore_progress
 
 SCHEMA = 1
 
-__all__ = ["BaseImage", "Lock", "Unresolved", "base_reference", "load_lock", "make_lock", "source_of"]
+__all__ = ["BaseImage", "Lock", "Unresolved", "load_lock", "make_lock", "recipe_reference", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def make_lock(recipe: Recipe, store: LocalStore, advance: Advance = ignore_progr
     config = load_config(folder)
     bases: dict[str, BaseImage] = {}
     unresolved = []
-    for reference in _base_references(recipe):
+    for reference in _recipe_references(recipe):
         try:
             bases[reference] = resolve_base(reference, recipe.folder)
         except SourceError as error:
@@ -139,9 +139,9 @@ def source_of(recipe: Recipe, store: LocalStore) -> Source:
 
 def _requested(recipe: Recipe) -> dict[str, Any]:
     model = recipe.content.model
-    return {"source": model.source, "revision": model.revision, "bases": _base_references(recipe)}
+    return {"source": model.source, "revision": model.revision, "bases": _recipe_references(recipe)}
 
 
-def _base_references(recipe: Recipe) -> list[str]:
+def _recipe_references(recipe: Recipe) -> list[str]:
     targets = range(len(recipe.content.targets))
     return sorted({recipe.settings(index).package.base for index in targets} - {"none"})

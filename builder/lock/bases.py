@@ -6,13 +6,15 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder.errors import SourceError, StorageError
 from builder.oci.descriptor import Platform
 from builder.oci.manifest import Manifest, StoredManifest
 from builder.oci.reference import Reference
-from builder.oci.repository import Repository, open_repository
+
+if TYPE_CHECKING:
+    from builder.oci.repository import Repository
 
 PYTHON_LABEL = "io.engine-builder.python"
 
@@ -26,15 +28,17 @@ class BaseImage:
     python: str
 
 
-def base_reference(name: str, folder: Path) -> Reference:
-    """The reference that a recipe in `folder` means: layouts are found relative to the recipe."""
+def recipe_reference(name: str, folder: Path) -> Reference:
+    """The reference that a recipe in `folder` writes: a layout is found relative to the recipe."""
     reference = Reference.parse(name)
     return replace(reference, layout=folder / reference.layout) if reference.layout else reference
 
 
 def resolve_base(name: str, folder: Path, platform: str = "linux/amd64") -> BaseImage:
     """Ask the repository of a base image what it holds now. Raises SourceError."""
-    reference = base_reference(name, folder)
+    from builder.oci.repository import open_repository  # a whole HTTP client, for the recipes that have a base
+
+    reference = recipe_reference(name, folder)
     repository = open_repository(reference)
     try:
         manifest = _platform_manifest(repository, reference, platform)

@@ -110,8 +110,7 @@ class Sampler:
         ids = _largest(logits, self.params.top_k or len(logits))
         weights = np.exp(logits[ids] - logits[ids].max())
         if self.params.top_p is not None and self.params.top_p < 1:
-            cumulative = np.cumsum(np.sort(weights)[::-1])
-            kept = _largest(weights, int(np.searchsorted(cumulative, self.params.top_p * cumulative[-1])) + 1)
+            kept = _nucleus(weights, self.params.top_p)
             ids, weights = ids[kept], weights[kept]
         cumulative = np.cumsum(weights)
         drawn = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
@@ -126,6 +125,15 @@ def _largest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp
     above = np.flatnonzero(values > least)
     equal = np.flatnonzero(values == least)[: count - len(above)]
     return np.sort(np.concatenate([above, equal]))
+
+
+def _nucleus(weights: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.intp]:
+    """The indices, ascending, of the smallest set of largest weights that make up at least `top_p` of their sum."""
+    total = weights.sum()
+    # Those below this bound make up less than the rest 1 - top_p even together, so they needn't be sorted.
+    candidates = weights[weights >= (1 - top_p) * total / len(weights)]
+    cumulative = np.cumsum(np.sort(candidates)[::-1])
+    return _largest(weights, int(np.searchsorted(cumulative, top_p * total)) + 1)
 
 
 def _check(name: str, value: Any, kind: type, in_range: Callable[[Any], bool], expected: str) -> None:

@@ -55,7 +55,7 @@ class ChatTemplate:
 
         A `content` of null counts as empty. Raises UsageError with the template's own words where it refuses.
         """
-        prepared = [self._mark({"content": "", **_without_nulls(message)}) for message in messages]
+        prepared = [self._mark(_with_content(message)) for message in messages]
         try:
             text = self._template.render(
                 messages=prepared, add_generation_prompt=True, tools=None, documents=None, **self._variables
@@ -130,8 +130,10 @@ def _used(token: str, source: str) -> bool:
     return token in source and not token.isspace()
 
 
-def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in message.items() if value is not None}
+def _with_content(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Without nulls, in which many templates fail, and with a content, which most of them need."""
+    given = {key: value for key, value in message.items() if value is not None}
+    return given if "content" in given else given | {"content": ""}
 
 
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from builder.errors import SourceError
 from builder.model.safetensors import read_json
 from builder.model.snapshot import SnapshotFile
 from builder.store import DigestCache, FileDigest
-from builder.store.digests import Advance
+from builder.store.digests import Advance, ignore_progress
 
 _FILE_FIELDS = ("vocab_file", "merges_file", "spm_file")
 
@@ -76,7 +76,7 @@ def difference(folder: Path, file: SnapshotFile, digests: DigestCache) -> str:
     path = folder / file.path
     if not path.is_file():
         return f"{file.path} is missing"
-    found = digest_of(path, digests, lambda _: None)
+    found = digest_of(path, digests, ignore_progress)
     return (
         f"{file.path} changed: sha256 {found.sha256} ({found.size} bytes), pinned is {file.sha256} ({file.size} bytes)"
     )

@@ -2,7 +2,7 @@
 
 What is pinned is the commit, and of its files those that a build can need: weights, configuration, tokenizer.
 Documentation, code and pickles are neither pinned nor downloaded. Large files (Git LFS) have their sha256 in the
-Hub's metadata; small ones are downloaded to be hashed.
+Hub's metadata; small ones are downloaded to be hashed, and compared with their git ids.
 
 Files lie in the Hub's cache (`HF_HUB_CACHE`), where the client puts each under its final name only when it is
 whole. Nobody there checks contents, so we do, always. The token is the client's own affair (`HF_TOKEN`,
@@ -12,6 +12,7 @@ whole. Nobody there checks contents, so we do, always. The token is the client's
 from __future__ import annotations
 
 import errno
+import hashlib
 import re
 import threading
 from collections.abc import Iterator
@@ -36,10 +37,10 @@ from huggingface_hub.utils.tqdm import tqdm
 from builder.errors import BuilderError, HostError, SourceError
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, check_sha256, classify
 from builder.model.sources import bad_source
-from builder.model.sources.checks import Progress, difference, digest_of, drift, is_as_pinned, refuse_traps
+from builder.model.sources.checks import Progress, difference, digest_of, drift, is_as_pinned, reading, refuse_traps
 from builder.model.sources.listing import needed
 from builder.store import DigestCache
-from builder.store.digests import Advance
+from builder.store.digests import Advance, ignore_progress
 
 _SOURCE = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>.+))?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -80,19 +81,18 @@ class HubSource:
             info = HfApi(endpoint=self._endpoint).model_info(
                 self._repo, revision=self._revision, files_metadata=True, timeout=_REQUEST_SECONDS
             )
-        commit = info.sha or ""
-        if not _COMMIT.fullmatch(commit):
-            raise SourceError("the Hub named no commit", where=self._where, why=f"sha is {commit!r}", code="HUB_FAILED")
+        commit = self._check_commit(info.sha)
         listed = {check_path(entry.rfilename, where=self._where): entry for entry in info.siblings or ()}
         files = [self._pin(commit, listed[path], advance) for path in needed(listed, where=self._where)]
         return Snapshot(f"hf://{self._repo}", commit, tuple(files))
 
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
         """The commit's folder in the Hub's cache; its files are links into the cache's blobs."""
+        commit = self._check_commit(snapshot.revision)
         stop = threading.Event()
 
         def fetch(file: SnapshotFile) -> Path:
-            return self._fetch(snapshot.revision, file, Progress(advance, file.size), stop)
+            return self._fetch(commit, file, Progress(advance, file.size), stop)
 
         with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
             tasks = [pool.submit(fetch, file) for file in snapshot.files]
@@ -109,21 +109,30 @@ class HubSource:
     def _where(self) -> str:
         return f"{self._endpoint}/{self._repo} at {self._revision}"
 
+    def _check_commit(self, commit: str | None) -> str:
+        if commit is None or not _COMMIT.fullmatch(commit):
+            raise SourceError(f"not a commit of a model: {commit!r}", where=self._where, code="BAD_SNAPSHOT")
+        return commit
+
     def _pin(self, commit: str, entry: RepoSibling, advance: Advance) -> SnapshotFile:
         path = entry.rfilename
         if entry.lfs is not None:
             return SnapshotFile(path, entry.lfs.size, check_sha256(entry.lfs.sha256, where=self._where), classify(path))
         local = self._download(commit, path, advance, threading.Event()) / path
+        if entry.blob_id not in (None, _git_blob_id(local)):
+            _forget(local)
+            local = self._download(commit, path, advance, threading.Event()) / path
+        if entry.blob_id not in (None, _git_blob_id(local)):
+            raise SourceError(f"{path} isn't the file that the Hub lists", where=self._where, code="SHA_MISMATCH")
         refuse_traps(local)
-        digest = digest_of(local, self._digests, lambda _: None)
+        digest = digest_of(local, self._digests, ignore_progress)
         return SnapshotFile(path, digest.size, digest.sha256, classify(path))
 
     def _fetch(self, commit: str, file: SnapshotFile, progress: Progress, stop: threading.Event) -> Path:
         folder = self._download(commit, file.path, progress, stop)
         if not is_as_pinned(folder, file, self._digests, progress):
             # The cache can have been damaged since: what isn't as pinned is forgotten and fetched anew, once.
-            (folder / file.path).resolve().unlink(missing_ok=True)
-            (folder / file.path).unlink(missing_ok=True)
+            _forget(folder / file.path)
             folder = self._download(commit, file.path, progress, stop)
         if not is_as_pinned(folder, file, self._digests, progress):
             refuse_traps(folder / file.path)
@@ -242,6 +251,19 @@ class HubSource:
                     "HUB_FAILED",
                     "try again; what came whole is kept",
                 )
+
+
+def _git_blob_id(path: Path) -> str:
+    """The id under which git keeps this content; the Hub lists it for files that aren't in Git LFS."""
+    with reading(path):
+        content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
+
+
+def _forget(path: Path) -> None:
+    """Remove a file and the blob that it links to from the Hub's cache."""
+    path.resolve().unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _is_transport_error(error: Exception, *kinds: str) -> bool:
