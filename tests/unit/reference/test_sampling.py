@@ -49,6 +49,10 @@ def test_temperature_divides_the_logits() -> None:
     assert_distributed(draws(20_000, top_p=1.0, temperature=0.5, seed=3), PROBABILITIES**2)
 
 
+def test_a_temperature_close_to_zero_is_as_good_as_greedy() -> None:
+    assert set(draws(50, top_p=1.0, temperature=1e-320)) == {0}
+
+
 def test_top_k_keeps_the_likeliest_tokens() -> None:
     assert_distributed(draws(20_000, top_k=3, seed=4), np.where(PROBABILITIES >= 0.15, PROBABILITIES, 0))
 

@@ -1,0 +1,298 @@
+"""The generated repository in a real Triton: all five models, through each of its protocols."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc
+
+from builder.runtime.bundle import Bundle
+from builder.runtime.launcher import Triton, find_triton
+from builder.runtime.models.words import pack_words
+from builder.runtime.tokenizer import Tokenizer
+from builder.triton.configs import MODELS
+from tests.integration.bundle import CHAT, smollm2_bundle
+
+__all__ = ["smollm2_bundle"]
+
+PROMPT = "The capital of France is"
+TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL", "object": "BYTES"}
+
+
+@pytest.fixture(scope="module")
+def triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    server = Triton(Bundle.open(smollm2_bundle), tmp_path_factory.mktemp("cache"), find_triton())
+    try:
+        while not server.is_ready():
+            assert server.poll() is None, server.failure("Triton did not start").render()
+            time.sleep(0.05)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2_bundle: Path) -> Tokenizer:
+    return Tokenizer(smollm2_bundle / "tokenizer")
+
+
+def generate(triton: Triton, model: str, **inputs: Any) -> tuple[int, dict[str, Any]]:
+    """POST …/generate: the status and the body."""
+    status, text = post(triton, f"/v2/models/{model}/generate", inputs)
+    return status, json.loads(text)
+
+
+def generate_stream(triton: Triton, model: str, **inputs: Any) -> list[dict[str, Any]]:
+    """POST …/generate_stream: the bodies of its events."""
+    _, text = post(triton, f"/v2/models/{model}/generate_stream", inputs)
+    return [json.loads(line.removeprefix("data:")) for line in text.splitlines() if line.startswith("data:")]
+
+
+def post(triton: Triton, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", triton.http_port, timeout=120)
+    try:
+        connection.request("POST", path, json.dumps(body))
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+class Stream:
+    """One gRPC stream; `responses` yields the outputs of each response until the final one."""
+
+    def __init__(self, triton: Triton) -> None:
+        self._client = grpc.InferenceServerClient(triton.grpc_url)
+        self._heard: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self._client.start_stream(callback=lambda result, error: self._heard.put((result, error)))
+
+    def send(self, model: str, request_id: str = "", **inputs: Any) -> None:
+        tensors = []
+        for name, value in inputs.items():
+            tensor = grpc.InferInput(name, list(value.shape), TYPES[value.dtype.name])
+            tensor.set_data_from_numpy(value)
+            tensors.append(tensor)
+        self._client.async_stream_infer(model, tensors, request_id=request_id, enable_empty_final_response=True)
+
+    def responses(self) -> Iterator[dict[str, Any]]:
+        """Raises RuntimeError with the model's message."""
+        while True:
+            result, error = self._heard.get(timeout=120)
+            if error is not None:
+                raise RuntimeError(error.message())
+            response = result.get_response()
+            if response.outputs:
+                yield {output.name: result.as_numpy(output.name) for output in response.outputs}
+            if response.parameters["triton_final_response"].bool_param:
+                return
+
+    def close(self, *, cancel: bool = False) -> None:
+        self._client.stop_stream(cancel_requests=cancel)
+        self._client.close()
+
+
+def engine_inputs(ids: list[int], length: int, *, streaming: bool = False, **more: Any) -> dict[str, Any]:
+    return {
+        "input_ids": np.array([ids], np.int32),
+        "input_lengths": np.array([[len(ids)]], np.int32),
+        "request_output_len": np.array([[length]], np.int32),
+        "end_id": np.array([[2]], np.int32),
+        "streaming": np.array([[streaming]]),
+        **more,
+    }
+
+
+def ask_engine(triton: Triton, ids: list[int], length: int, **more: Any) -> list[dict[str, Any]]:
+    stream = Stream(triton)
+    stream.send("tensorrt_llm", **engine_inputs(ids, length, **more))
+    try:
+        return list(stream.responses())
+    finally:
+        stream.close()
+
+
+def tokens_of(responses: list[dict[str, Any]]) -> list[int]:
+    return [token for response in responses for token in response["output_ids"].flatten().tolist()]
+
+
+def test_all_five_models_load_as_they_were_written(triton: Triton) -> None:
+    client = grpc.InferenceServerClient(triton.grpc_url)
+    assert [client.is_model_ready(name) for name in MODELS] == [True] * 5
+    engine = client.get_model_config("tensorrt_llm").config
+    assert engine.model_transaction_policy.decoupled
+    ragged = {tensor.name for tensor in engine.input if tensor.allow_ragged_batch}
+    assert {"input_ids", "stop_words_list"} <= ragged
+    client.close()
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_text_in_gives_text_out(model: str, triton: Triton) -> None:
+    status, body = generate(triton, model, text_input=PROMPT, max_tokens=6)
+    assert status == 200
+    assert "Paris" in body["text_output"]
+
+
+def test_a_chat_prompt_is_answered(triton: Triton) -> None:
+    _, body = generate(triton, "tensorrt_llm_bls", text_input=CHAT, max_tokens=20)
+    assert body["text_output"] == "The capital of France is Paris."
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_streamed_pieces_join_to_the_whole_text(model: str, triton: Triton) -> None:
+    _, whole = generate(triton, model, text_input=CHAT, max_tokens=20)
+    pieces = [
+        event["text_output"] for event in generate_stream(triton, model, text_input=CHAT, max_tokens=20, stream=True)
+    ]
+    assert len(pieces) > 5
+    assert "".join(pieces) == whole["text_output"]
+
+
+def test_bls_streams_whole_characters_only(triton: Triton) -> None:
+    """Emoji and Chinese characters have several tokens each; a piece never ends inside one."""
+    text = "Repeat after me: 🌍🚀🎉 世界 🌍🚀🎉 世界 🌍🚀🎉 世界 🌍🚀🎉"
+    events = generate_stream(triton, "tensorrt_llm_bls", text_input=text, max_tokens=24, stream=True)
+    _, whole = generate(triton, "tensorrt_llm_bls", text_input=text, max_tokens=24)
+    pieces = [event["text_output"] for event in events]
+    assert "".join(pieces) == whole["text_output"]
+    assert any(ord(character) > 0x2000 for character in whole["text_output"])
+    assert not any("\ufffd" in piece for piece in pieces[:-1])
+
+
+def test_the_ensemble_answers_over_grpc_too(triton: Triton) -> None:
+    stream = Stream(triton)
+    stream.send(
+        "ensemble",
+        text_input=np.array([[PROMPT.encode()]], np.object_),
+        max_tokens=np.array([[6]], np.int32),
+        stream=np.array([[True]]),
+    )
+    text = b"".join(response["text_output"].flat[0] for response in stream.responses())
+    stream.close()
+    assert b"Paris" in text
+
+
+def test_the_engine_streams_the_tokens_that_it_gives_at_once(triton: Triton, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(CHAT, add_special_tokens=False)
+    [whole] = ask_engine(triton, ids, 20)
+    streamed = ask_engine(triton, ids, 20, streaming=True)
+    assert tokens_of(streamed) == tokens_of([whole])
+    assert tokenizer.decode(tokens_of([whole])) == "The capital of France is Paris."
+    assert whole["sequence_length"].flat[0] == len(tokens_of([whole]))
+    assert [response["sequence_length"].flat[0] for response in streamed] == [1] * (len(streamed) - 1) + [0]
+
+
+def test_the_prompt_comes_along_where_it_is_asked_for(triton: Triton, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(PROMPT, add_special_tokens=False)
+    [response] = ask_engine(triton, ids, 3, exclude_input_in_output=np.array([[False]]))
+    assert tokens_of([response])[: len(ids)] == ids
+    _, body = generate(triton, "ensemble", text_input=PROMPT, max_tokens=3, exclude_input_in_output=False)
+    assert body["text_output"].startswith(PROMPT)
+
+
+def test_stop_and_bad_words_are_obeyed(triton: Triton, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(PROMPT, add_special_tokens=False)
+    paris = tokenizer.encode(" Paris", add_special_tokens=False)
+    [stopped] = ask_engine(triton, ids, 20, stop_words_list=pack_words([paris]))
+    assert tokens_of([stopped])[-len(paris) :] == paris
+    [without] = ask_engine(triton, ids, 20, bad_words_list=pack_words([paris]))
+    assert " Paris" not in tokenizer.decode(tokens_of([without]))
+    _, body = generate(triton, "tensorrt_llm_bls", text_input=PROMPT, max_tokens=20, stop_words=[" Paris"])
+    assert body["text_output"].endswith(" Paris")
+
+
+def test_log_probabilities_and_counts_come_where_they_are_asked_for(triton: Triton) -> None:
+    wanted = {"return_log_probs": True, "return_num_input_tokens": True, "return_num_output_tokens": True}
+    _, engine = generate(triton, "ensemble", text_input=PROMPT, max_tokens=4, **wanted)
+    _, bls = generate(triton, "tensorrt_llm_bls", text_input=PROMPT, max_tokens=4, **wanted)
+    for body in (engine, bls):
+        assert body["num_output_tokens"] == len(body["output_log_probs"]) == 4
+        assert body["cum_log_probs"] == pytest.approx(sum(body["output_log_probs"]), abs=1e-4)
+        assert all(value <= 0 for value in body["output_log_probs"])
+
+
+def test_a_seed_makes_sampling_repeatable(triton: Triton) -> None:
+    def sample(seed: int) -> str:
+        options = {"temperature": 1.0, "top_p": 0.95, "top_k": 50, "seed": seed}
+        _, body = generate(triton, "ensemble", text_input="Once upon a time", max_tokens=12, **options)
+        text: str = body["text_output"]
+        return text
+
+    assert sample(1) == sample(1)
+    assert len({sample(seed) for seed in range(4)}) > 1
+
+
+def test_eight_at_a_time_give_what_one_after_another_gives(triton: Triton, tokenizer: Tokenizer) -> None:
+    places = ["France", "Italy", "Spain", "Japan", "Egypt", "Peru", "Cuba", "Iran"]
+    texts = [f"The capital of {place} is" for place in places]
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    alone = [tokens_of(ask_engine(triton, ids, 12)) for ids in prompts]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(lambda ids: tokens_of(ask_engine(triton, ids, 12, streaming=True)), prompts))
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"max_tokens": 5000}, "max_seq_len"),
+        ({"max_tokens": 0}, "request_output_len"),
+        ({"text_input": ""}, "empty"),
+        ({"text_input": "a b " * 600}, "max_input_len"),
+        ({"beam_width": 2}, "beam_width"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"embedding_bias_words": ["a"], "embedding_bias_weights": [1.0]}, "not supported"),
+    ],
+)
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_bad_requests_are_answered_with_the_reason(
+    model: str, inputs: dict[str, Any], message: str, triton: Triton
+) -> None:
+    body = {"text_input": PROMPT, "max_tokens": 5} | inputs
+    status, answer = generate(triton, model, **body)
+    assert status == 400
+    assert message in answer["error"] or "embedding" in answer["error"]
+    events = generate_stream(triton, model, **body, stream=True)
+    assert "error" in events[-1]
+
+
+def test_words_that_are_no_words_are_refused_by_the_engine(triton: Triton) -> None:
+    bad = np.array([[[5, 6], [2, 1]]], np.int32)
+    with pytest.raises(RuntimeError, match="rising ends"):
+        ask_engine(triton, [5], 3, stop_words_list=bad)
+
+
+def test_a_stopped_request_frees_its_place(triton: Triton) -> None:
+    """Eight requests of two thousand tokens would keep the batch full for minutes."""
+    stream = Stream(triton)
+    ids = [uuid.uuid4().hex for _ in range(8)]
+    for request_id in ids:
+        stream.send("tensorrt_llm", request_id, **engine_inputs([5, 6], 2000, streaming=True))
+    next(stream.responses())
+    for request_id in ids:
+        stream.send("tensorrt_llm", request_id, **engine_inputs([5], 1, stop=np.array([[True]])))
+    assert len(tokens_of(ask_engine(triton, [5, 6], 4))) == 4
+    stream.close()
+
+
+def test_cancelling_a_bls_request_frees_its_place_in_the_engine(triton: Triton) -> None:
+    stream = Stream(triton)
+    for _ in range(8):
+        stream.send(
+            "tensorrt_llm_bls",
+            text_input=np.array([[PROMPT.encode()]], np.object_),
+            max_tokens=np.array([[2000]], np.int32),
+            stream=np.array([[True]]),
+        )
+    next(stream.responses())
+    stream.close(cancel=True)
+    assert len(tokens_of(ask_engine(triton, [5, 6], 4))) == 4

@@ -1,0 +1,65 @@
+import asyncio
+
+from builder.runtime.health import FRESH_SECONDS, Health, Phase
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.alive = True
+        self.probes = 0
+
+    async def probe(self) -> None:
+        self.probes += 1
+        await asyncio.sleep(0)
+        if not self.alive:
+            raise RuntimeError("dead")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def serving() -> tuple[Health, Engine, Clock]:
+    engine, clock = Engine(), Clock()
+    health = Health(engine.probe, clock)
+    health.phase = Phase.SERVING
+    return health, engine, clock
+
+
+def test_only_a_serving_phase_is_ready() -> None:
+    health, engine, _ = serving()
+    for phase in (Phase.STARTING, Phase.DRAINING):
+        health.phase = phase
+        assert not asyncio.run(health.is_ready())
+    assert engine.probes == 0
+
+
+def test_recent_tokens_spare_the_probe() -> None:
+    health, engine, clock = serving()
+    health.token()
+    assert asyncio.run(health.is_ready())
+    assert engine.probes == 0
+    clock.now += FRESH_SECONDS
+    assert asyncio.run(health.is_ready())
+    assert engine.probes == 1
+
+
+def test_an_engine_that_died_is_noticed() -> None:
+    health, engine, clock = serving()
+    assert asyncio.run(health.is_ready())
+    engine.alive = False
+    clock.now += FRESH_SECONDS
+    assert not asyncio.run(health.is_ready())
+
+
+def test_callers_at_the_same_time_share_one_probe() -> None:
+    health, engine, _ = serving()
+
+    async def ask() -> list[bool]:
+        return await asyncio.gather(*(health.is_ready() for _ in range(5)))
+
+    assert asyncio.run(ask()) == [True] * 5
+    assert engine.probes == 1

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.triton.configs import ServingSettings
+
+
+@pytest.fixture
+def settings() -> ServingSettings:
+    return ServingSettings(
+        unit="tiny/bf16-tp1/l40s-48gb",
+        served_model_name="tiny",
+        family="bls",
+        backend="tensorrtllm",
+        max_batch_size=16,
+        max_input_len=1024,
+        max_seq_len=2048,
+        max_beam_width=1,
+        vocab_size=32000,
+        bos_token_id=1,
+        eos_token_ids=(2, 7),
+        pad_token_id=None,
+        kv_cache_free_gpu_mem_fraction=0.85,
+        enable_kv_cache_reuse=True,
+        max_queue_size=100,
+    )
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).write_text(f"{name}\n")
+    return folder
