@@ -157,5 +157,5 @@ class _Copier:
                 where=info.file,
                 why=str(error),
                 hint="keep the precision of the model, or choose bfloat16",
-                code="dtype-overflow",
+                code="DTYPE_OVERFLOW",
             ) from error

@@ -50,7 +50,7 @@ class SourceWeights:
                     f"{name} has the shape {list(info.shape)}; config.json makes it {list(shape)}",
                     where=info.file,
                     why="weights and config.json don't belong together",
-                    code="tensor-shape",
+                    code="TENSOR_SHAPE",
                 )
             self._check_dtype(info, target_dtype)
         if self.spec.tie_word_embeddings and "lm_head.weight" in self.tensors:
@@ -64,7 +64,7 @@ class SourceWeights:
             with _readable(info.file):
                 count = os.preadv(descriptor, [buffer[filled:]], position + filled)
             if count == 0:
-                raise SourceError("the file became shorter while it was read", where=info.file, code="shard-truncated")
+                raise SourceError("the file became shorter while it was read", where=info.file, code="SHARD_TRUNCATED")
             filled += count
 
     def _check_names(self) -> None:
@@ -75,7 +75,7 @@ class SourceWeights:
                 where=self.folder,
                 why=f"config.json makes {len(expected)}, the weight files hold {len(self.tensors)}",
                 hint="check num_hidden_layers and tie_word_embeddings, or fetch the model again",
-                code="tensor-missing",
+                code="TENSOR_MISSING",
             )
         tied_head = {"lm_head.weight"} if self.spec.tie_word_embeddings else set()
         strangers = [
@@ -87,7 +87,7 @@ class SourceWeights:
                 where=self.folder,
                 why=f"{self.spec.architecture} with this config.json has no such tensors; "
                 "leaving them out would give another model",
-                code="tensor-unexpected",
+                code="TENSOR_UNEXPECTED",
             )
 
     def _check_dtype(self, info: TensorInfo, target_dtype: str | None) -> None:
@@ -98,7 +98,7 @@ class SourceWeights:
             where=info.file,
             why="weights are rounded only to a precision that is asked for",
             hint=f"ask for one of the precisions {', '.join(STORED_DTYPES)}" if info.dtype in CONVERTIBLE else None,
-            code="dtype-mismatch",
+            code="DTYPE_MISMATCH",
         )
 
     def _check_tied_head(self) -> None:
@@ -111,7 +111,7 @@ class SourceWeights:
                 where=head.file,
                 why="there are two heads to choose from",
                 hint="set tie_word_embeddings to false if the stored head is meant",
-                code="tied-head-differs",
+                code="TIED_HEAD_DIFFERS",
             )
 
     def _blocks(self, info: TensorInfo) -> Iterator[memoryview]:
@@ -135,4 +135,4 @@ def _readable(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError("can't read this file", where=file, why=error.strerror, code="unreadable") from error
+        raise SourceError("can't read this file", where=file, why=error.strerror, code="UNREADABLE") from error

@@ -33,8 +33,8 @@ _INSTALLER_NOTES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_b
 def install_runtime(python_version: str, folder: Path, *, environment: Mapping[str, str] = os.environ) -> None:
     """Fill `folder`, new or empty, with what `import builder.runtime` needs in an image with that Python ("3.11").
 
-    Raises UsageError for a Python that we have no pins for, SourceError (`unreachable`, `hash-mismatch` or
-    `wheels`) where the wheels can't be had, and HostError where they don't fit on the disk.
+    Raises UsageError for a Python that we have no pins for, SourceError (`UNREACHABLE`, `SHA_MISMATCH` or
+    `WHEELS`) where the wheels can't be had, and HostError where they don't fit on the disk.
     """
     requirements = _requirements(python_version)
     command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-progress", "--color", "never"]
@@ -69,7 +69,7 @@ def _requirements(python_version: str) -> Path:
             f"no runtime for Python {python_version}",
             why=f"the runtime's wheels are pinned for Python {' and '.join(PYTHON_VERSIONS)}",
             hint="choose a base image with one of these, labelled io.engine-builder.python",
-            code="runtime-python",
+            code="RUNTIME_PYTHON",
         )
     return Path(__file__).with_name(f"requirements-{python_version}.txt")
 
@@ -105,26 +105,26 @@ def _failure(output: str, requirements: Path) -> BuilderError:
     """The error that uv's output stands for."""
     why = output.strip()
     if "No space left on device" in output or "Disk quota exceeded" in output:
-        return HostError("the disk is full", why=why, hint="free some space; the next run continues", code="disk-full")
+        return HostError("the disk is full", why=why, hint="free some space; the next run continues", code="DISK_FULL")
     if "Hash mismatch" in output:
         return SourceError(
             "a wheel of the runtime isn't the pinned one",
             where=requirements,
             why=why,
             hint="find out why the package index serves another file before you trust it",
-            code="hash-mismatch",
+            code="SHA_MISMATCH",
         )
     if "Failed to fetch" in output or "error sending request" in output or "network was disabled" in output:
         return SourceError(
             "can't reach the package index for the runtime's wheels",
             why=why,
             hint="check the network, or name another index with UV_DEFAULT_INDEX",
-            code="unreachable",
+            code="UNREACHABLE",
         )
     return SourceError(
         "can't install the runtime's wheels",
         where=requirements,
         why=why,
         hint="check that the package index (UV_DEFAULT_INDEX) has them all",
-        code="wheels",
+        code="WHEELS",
     )

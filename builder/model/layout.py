@@ -76,13 +76,13 @@ def check_parallelism(spec: ModelSpec, tp: int, pp: int) -> None:
             why=f"num_attention_heads {spec.num_attention_heads}, num_key_value_heads {spec.num_key_value_heads} and "
             f"intermediate_size {spec.intermediate_size} must divide evenly",
             hint=f"use a tensor-parallel size of {', '.join(map(str, legal))}",
-            code="tensor-parallel",
+            code="TP_HEADS",
         )
     if not 1 <= pp <= spec.num_hidden_layers:
         raise PlanRefused(
             f"the model can't be split into {pp} pipeline stages",
             why=f"it has {spec.num_hidden_layers} layers, and every stage needs one",
-            code="pipeline-parallel",
+            code="PP_LAYERS",
         )
 
 

@@ -11,13 +11,13 @@ A safetensors file is
 
 Whatever is wrong is a SourceError with one of these codes:
 
-    weights-missing      no weights that we read                  index-missing     shards without their index
-    pickle-only          only .bin or .pt: reading runs code      index-json        the index isn't what it should be
-    adapter-only         a LoRA adapter without its base model    index-mismatch    a tensor isn't where the index says
-    gguf-only            a GGUF file without safetensors          shard-missing     the index names an absent file
-    lfs-pointer          Git LFS left a pointer, not the file     path-escape       the index names a file elsewhere
-    shard-truncated      shorter than its header says             unreadable        the operating system refused
-    safetensors-header   the header is malformed
+    WEIGHTS_MISSING      no weights that we read                  INDEX_MISSING     shards without their index
+    PICKLE_ONLY          only .bin or .pt: reading runs code      INDEX_JSON        the index isn't what it should be
+    ADAPTER_ONLY         a LoRA adapter without its base model    INDEX_MISMATCH    a tensor isn't where the index says
+    GGUF_ONLY            a GGUF file without safetensors          SHARD_MISSING     the index names an absent file
+    LFS_POINTER          Git LFS left a pointer, not the file     PATH_ESCAPE       the index names a file elsewhere
+    SHARD_TRUNCATED      shorter than its header says             UNREADABLE        the operating system refused
+    SAFETENSORS_HEADER   the header is malformed
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
         header = file.read(header_size)
     if not header.startswith(b"{"):
         raise _malformed(path, 'its header does not begin with "{"')
-    entries = parse_json(header, path, code="safetensors-header")
+    entries = parse_json(header, path, code="SAFETENSORS_HEADER")
     _check_metadata(path, entries.pop("__metadata__", None))
     data_start = 8 + header_size
     tensors = sorted(
@@ -236,11 +236,11 @@ def _check_metadata(path: Path, metadata: Any) -> None:
 
 def _read_shards(folder: Path) -> dict[str, TensorInfo]:
     index = folder / INDEX_FILE
-    content = read_json(index, code="index-json")
+    content = read_json(index, code="INDEX_JSON")
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise SourceError(
-            "the index of the shards has no weight_map that maps tensors to files", where=index, code="index-json"
+            "the index of the shards has no weight_map that maps tensors to files", where=index, code="INDEX_JSON"
         )
     shards = sorted(set(weight_map.values()))
     for shard in shards:
@@ -252,7 +252,7 @@ def _read_shards(folder: Path) -> dict[str, TensorInfo]:
             where=folder,
             why=f"{INDEX_FILE} names them",
             hint="fetch the model again; the download or copy was not finished",
-            code="shard-missing",
+            code="SHARD_MISSING",
         )
     headers = {shard: read_header(folder / shard) for shard in shards}
     strays = [name for name, shard in weight_map.items() if name not in headers[shard]]
@@ -262,7 +262,7 @@ def _read_shards(folder: Path) -> dict[str, TensorInfo]:
             where=index,
             why=f"{weight_map[strays[0]]} does not hold {strays[0]}",
             hint="index and shards are of different revisions; fetch the model again",
-            code="index-mismatch",
+            code="INDEX_MISMATCH",
         )
     return {name: headers[shard][name] for name, shard in weight_map.items()}
 
@@ -275,7 +275,7 @@ def _check_shard_name(index: Path, name: str) -> None:
             where=index,
             why="weight files are .safetensors files inside of the model's folder",
             hint="don't use this copy of the model",
-            code="path-escape",
+            code="PATH_ESCAPE",
         )
 
 
@@ -290,29 +290,29 @@ def _no_weights(folder: Path) -> SourceError:
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        return SourceError("can't read the model's folder", where=folder, why=error.strerror, code="unreadable")
+        return SourceError("can't read the model's folder", where=folder, why=error.strerror, code="UNREADABLE")
     for found, code, message, hint in (
         (
             [name for name in names if _SHARD_NAME.fullmatch(name)],
-            "index-missing",
+            "INDEX_MISSING",
             f"the weights are in several files, but {INDEX_FILE} is missing",
             "fetch the model again; the download or copy was not finished",
         ),
         (
             [name for name in names if name.startswith("adapter_")],
-            "adapter-only",
+            "ADAPTER_ONLY",
             "this is a LoRA adapter, not a whole model",
             "merge it into its base model, or name the base model as the source",
         ),
         (
             [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))],
-            "pickle-only",
+            "PICKLE_ONLY",
             "the weights are only there as pickle files, which run code when they are read",
             "use a revision of the model with safetensors, or convert it in a place that you trust",
         ),
         (
             [name for name in names if name.endswith(".gguf")],
-            "gguf-only",
+            "GGUF_ONLY",
             "the weights are only there as GGUF",
             "name the repository that it was made from as the source",
         ),
@@ -325,7 +325,7 @@ def _no_weights(folder: Path) -> SourceError:
         where=folder,
         why=f"neither {SINGLE_FILE} nor {INDEX_FILE}" + (f"; only {some(others)}" if others else ""),
         hint="the source must be a Hugging Face model folder with safetensors",
-        code="weights-missing",
+        code="WEIGHTS_MISSING",
     )
 
 
@@ -340,7 +340,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             file.seek(0)
             yield file
     except OSError as error:
-        raise SourceError("can't read this file", where=path, why=error.strerror, code="unreadable") from error
+        raise SourceError("can't read this file", where=path, why=error.strerror, code="UNREADABLE") from error
 
 
 def _lfs_pointer(path: Path, content: bytes) -> SourceError:
@@ -350,7 +350,7 @@ def _lfs_pointer(path: Path, content: bytes) -> SourceError:
         where=path,
         why="the repository was cloned without Git LFS",
         hint=f"run git lfs pull in {path.parent}",
-        code="lfs-pointer",
+        code="LFS_POINTER",
     )
 
 
@@ -360,7 +360,7 @@ def _truncated(path: Path, missing: int) -> SourceError:
         where=path,
         why="its header promises more than there is",
         hint="fetch the file again; the download or copy was not finished",
-        code="shard-truncated",
+        code="SHARD_TRUNCATED",
     )
 
 
@@ -370,5 +370,5 @@ def _malformed(path: Path, why: str) -> SourceError:
         where=path,
         why=why,
         hint="fetch the file again, or ask its publisher",
-        code="safetensors-header",
+        code="SAFETENSORS_HEADER",
     )

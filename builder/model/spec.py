@@ -2,10 +2,10 @@
 
 Refusals are SourceErrors with one of these codes:
 
-    config-missing         no config.json              unsupported-architecture   not a plain Llama
-    config-json            it isn't strict JSON        unsupported-quantization   the weights are quantised already
-    config-field           a field is absent or bad    unsupported-rope           an unknown rotary embedding
-    config-contradiction   two fields disagree         unsupported-activation     an unknown activation
+    CONFIG_MISSING         no config.json              UNSUPPORTED_ARCHITECTURE   not a plain Llama
+    CONFIG_JSON            it isn't strict JSON        UNSUPPORTED_QUANTIZATION   the weights are quantised already
+    CONFIG_FIELD           a field is absent or bad    UNSUPPORTED_ROPE           an unknown rotary embedding
+    CONFIG_CONTRADICTION   two fields disagree         UNSUPPORTED_ACTIVATION     an unknown activation
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ModelSpec:
                 f"the activation {hidden_act!r} is not supported",
                 where=where,
                 why="models of the Llama family are converted with silu",
-                code="unsupported-activation",
+                code="UNSUPPORTED_ACTIVATION",
             )
         rope_theta, rope_scaling = _rope(fields)
         vocab_size = fields.count("vocab_size")
@@ -134,11 +134,11 @@ def load_config(folder: Path) -> dict[str, Any]:
             "the model has no config.json",
             where=folder,
             hint="the source must be a Hugging Face model folder",
-            code="config-missing",
+            code="CONFIG_MISSING",
         )
-    config = read_json(path, code="config-json")
+    config = read_json(path, code="CONFIG_JSON")
     if not isinstance(config, dict):
-        raise SourceError("config.json must hold an object", where=path, code="config-json")
+        raise SourceError("config.json must hold an object", where=path, code="CONFIG_JSON")
     return config
 
 
@@ -156,10 +156,10 @@ class _Fields:
     def wrong(self, name: str, expected: str) -> SourceError:
         value = self.get(name)
         message = f"{name} must be {expected}, not {value!r}" if name in self.config else f"{name} is missing"
-        return SourceError(message, where=self.where, why="the model can't be known without it", code="config-field")
+        return SourceError(message, where=self.where, why="the model can't be known without it", code="CONFIG_FIELD")
 
     def contradiction(self, message: str) -> SourceError:
-        return SourceError(message, where=self.where, why="the config contradicts itself", code="config-contradiction")
+        return SourceError(message, where=self.where, why="the config contradicts itself", code="CONFIG_CONTRADICTION")
 
     def count(self, name: str) -> int:
         value = self.get(name)
@@ -211,7 +211,7 @@ def _architecture(fields: _Fields) -> str:
             "is not supported",
             where=fields.where,
             why=why,
-            code="unsupported-architecture",
+            code="UNSUPPORTED_ARCHITECTURE",
         )
     return str(architectures[0])
 
@@ -227,7 +227,7 @@ def _refuse_quantized(fields: _Fields) -> None:
         where=fields.where,
         why="only unquantised weights are converted",
         hint="name the unquantised model as the source",
-        code="unsupported-quantization",
+        code="UNSUPPORTED_QUANTIZATION",
     )
 
 
@@ -320,7 +320,7 @@ def _unknown_rope(fields: _Fields, what: str) -> SourceError:
         f"a rotary embedding with {what} is not supported",
         where=fields.where,
         why=f"supported rope types: {', '.join(_ROPE_NUMBERS)}",
-        code="unsupported-rope",
+        code="UNSUPPORTED_ROPE",
     )
 
 

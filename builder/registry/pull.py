@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,17 +138,27 @@ def _finished(partial: Path) -> set[str]:
 def _partial(destination: Path, digest: str) -> Iterator[Path]:
     """The folder of this unfinished pull, locked: a second pull of the same waits, and then finds it done."""
     partial = destination.parent / f".{destination.name}-{digest.removeprefix('sha256:')[:16]}.partial"
-    while True:
+    while (lock := _lock(partial)) is None:
+        pass
+    try:
+        yield partial
+    finally:
+        os.close(lock)
+
+
+def _lock(partial: Path) -> int | None:
+    """The locked folder, opened; None if another process finished and removed it meanwhile."""
+    try:
         (partial / "bundle").mkdir(parents=True, exist_ok=True)
         lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (partial / "bundle").is_dir() or not os.path.samestat(partial.stat(), os.fstat(lock)):
-                continue
-            yield partial
-        finally:
-            os.close(lock)
-        return
+    except (FileExistsError, FileNotFoundError):
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with suppress(FileNotFoundError):
+        if os.path.samestat(partial.stat(), os.fstat(lock)) and (partial / "bundle").is_dir():
+            return lock
+    os.close(lock)
+    return None
 
 
 def _is_there(destination: Path, marker: dict[str, Any]) -> bool:

@@ -55,7 +55,7 @@ class Bundle:
                 where=path,
                 why=f"this runtime speaks version {SCHEMA}",
                 hint="serve it with the release of engine-builder that built it, or build it again",
-                code="serving-schema",
+                code="SERVING_SCHEMA",
             )
         try:
             bundle = cls(
@@ -72,7 +72,7 @@ class Bundle:
             )
         except KeyError as error:
             raise VerificationError(
-                f"a key is missing: {error}", where=path, hint="build it again", code="serving-schema"
+                f"a key is missing: {error}", where=path, hint="build it again", code="SERVING_SCHEMA"
             ) from None
         engine = _read_json(bundle.engine / "config.json", "the engine is missing")["build_config"]
         for limit in ("max_batch_size", "max_seq_len"):
@@ -91,8 +91,8 @@ def _read_json(path: Path, absent: str) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise VerificationError(
-            absent, where=path, why="the file does not exist", hint="pull or build the release again", code="no-bundle"
+            absent, where=path, why="the file does not exist", hint="pull or build the release again", code="NO_BUNDLE"
         ) from None
     except ValueError as error:
-        raise VerificationError("a damaged file", where=path, why=str(error), code="damaged") from None
+        raise VerificationError("a damaged file", where=path, why=str(error), code="DAMAGED") from None
     return document

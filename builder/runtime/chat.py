@@ -62,7 +62,7 @@ class ChatTemplate:
             )
         except TemplateError as error:
             raise UsageError(
-                "the model's chat template refuses these messages", why=error.message, code="chat-template"
+                "the model's chat template refuses these messages", why=error.message, code="CHAT_TEMPLATE"
             ) from None
         pieces = self._marked.split(text)
         ids: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -99,8 +100,9 @@ class TritonEngine:
             inputs["presence_penalty"] = np.array([[sampling.presence_penalty]], np.float32)
         if sampling.frequency_penalty:
             inputs["frequency_penalty"] = np.array([[sampling.frequency_penalty]], np.float32)
-        if sampling.seed is not None:
-            inputs["seed"] = np.array([[sampling.seed % 2**64]], np.uint64)
+        # TensorRT-LLM's own seed is 0 for every request; OpenAI's answers differ unless a seed is given.
+        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64
+        inputs["seed"] = np.array([[seed]], np.uint64)
         return [_input(name, value) for name, value in inputs.items()]
 
 

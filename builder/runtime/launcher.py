@@ -61,7 +61,7 @@ def find_triton() -> Installation:
             "Triton isn't installed",
             why="there is no tritonserver on PATH, in /opt/tritonserver, or from the wheel nvidia-pytriton",
             hint="pip install 'engine-builder[serve]'",
-            code="no-triton",
+            code="NO_TRITON",
         )
     folder = Path(package.submodule_search_locations[0])
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -72,7 +72,7 @@ def find_triton() -> Installation:
             where=stub.parents[1],
             why="the wheel nvidia-pytriton has no stub for this version",
             hint="use Python 3.11 or 3.12",
-            code="no-python-stub",
+            code="NO_PYTHON_STUB",
         )
     return Installation(
         folder / "tritonserver" / "bin" / "tritonserver",
@@ -149,7 +149,7 @@ class Triton:
         state = "it still runs" if status is None else f"exit status {status}"
         log = list(self._tail)
         return ToolchainError(
-            message, why="\n".join([state, *_complaints(log)]), hint=_hint("\n".join(log)), code="triton-failed"
+            message, why="\n".join([state, *_complaints(log)]), hint=_hint("\n".join(log)), code="TRITON_FAILED"
         )
 
     def stop(self) -> None:

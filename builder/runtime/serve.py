@@ -213,7 +213,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
             where=f"{host}:{port}",
             why=error.strerror,
             hint="take another one with --port or NIM_SERVER_PORT; `ss -ltnp` lists who listens",
-            code="port-in-use" if in_use else "port",
+            code="PORT_IN_USE" if in_use else "PORT",
         ) from error
     with listener:
         yield listener

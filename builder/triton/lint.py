@@ -115,7 +115,7 @@ def _ensemble(name: str, config: ModelConfig, configs: Configs) -> Findings:
                 yield LintFinding(
                     "NOT_PRODUCED", name, f"{internal}, an input of {step.model_name}, comes from nowhere"
                 )
-            elif tensor in inputs and inputs[tensor].data_type != types[internal]:
+            elif tensor in inputs and internal in types and inputs[tensor].data_type != types[internal]:
                 yield LintFinding("TYPES_DIFFER", name, f"{internal} isn't of the type of {step.model_name}'s {tensor}")
         for tensor, internal in sorted(step.output_map.items()):
             produced[internal] += 1
@@ -126,7 +126,7 @@ def _ensemble(name: str, config: ModelConfig, configs: Configs) -> Findings:
     for output in config.output:
         if output.name not in produced:
             yield LintFinding("NOT_PRODUCED", name, f"no step makes the output {output.name}")
-        elif types[output.name] != output.data_type:
+        elif types.get(output.name, output.data_type) != output.data_type:
             yield LintFinding("TYPES_DIFFER", name, f"the output {output.name} isn't of the type of the step's")
     for tensor, count in sorted(produced.items()):
         if count > 1:

@@ -80,11 +80,11 @@ def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:
             where=source,
             why="the runtime reads only this format",
             hint="save the tokenizer once with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
-            code="no-tokenizer-json",
+            code="NO_TOKENIZER_JSON",
         )
     for name in names:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise SourceError("a file name leads out of its folder", where=name, code="unsafe-path")
+            raise SourceError("a file name leads out of its folder", where=name, code="PATH_ESCAPE")
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / path, target / path)

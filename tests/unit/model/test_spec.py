@@ -176,7 +176,7 @@ def test_a_head_dim_that_is_given_wins_over_hidden_size_by_heads() -> None:
 )
 def test_fields_that_contradict_each_other_are_refused(changes: dict[str, Any], words: str) -> None:
     error = refusal(**changes)
-    assert error.code == "config-contradiction"
+    assert error.code == "CONFIG_CONTRADICTION"
     assert words in error.message
 
 
@@ -200,7 +200,7 @@ def test_fields_that_contradict_each_other_are_refused(changes: dict[str, Any], 
 )
 def test_a_missing_field_is_named_with_its_file(name: str) -> None:
     error = refusal(name)
-    assert (error.code, error.message, error.where) == ("config-field", f"{name} is missing", "config.json")
+    assert (error.code, error.message, error.where) == ("CONFIG_FIELD", f"{name} is missing", "config.json")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_missing_field_is_named_with_its_file(name: str) -> None:
 )
 def test_a_field_of_the_wrong_kind_is_refused(name: str, value: Any) -> None:
     error = refusal(**{name: value})
-    assert error.code == "config-field"
+    assert error.code == "CONFIG_FIELD"
     assert name in error.message
     assert repr(value) in error.message
 
@@ -306,25 +306,25 @@ def test_rope_has_several_spellings(given: dict[str, Any], theta: float, scaling
 )
 def test_a_rope_that_is_not_known_is_refused(scaling: dict[str, Any], words: str) -> None:
     error = refusal(rope_scaling=scaling)
-    assert error.code == "unsupported-rope"
+    assert error.code == "UNSUPPORTED_ROPE"
     assert words in error.message
     assert "linear, llama3" in str(error.why)
 
 
 def test_a_partial_rope_at_the_top_is_refused() -> None:
-    assert refusal(partial_rotary_factor=0.5).code == "unsupported-rope"
+    assert refusal(partial_rotary_factor=0.5).code == "UNSUPPORTED_ROPE"
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"rope_scaling": {"type": "linear"}}, "config-field", "factor is missing"),
-        ({"rope_scaling": {"type": 5}}, "config-field", "type must be text"),
-        ({"rope_scaling": {**LLAMA3_ROPE, "factor": "8"}}, "config-field", "factor must be"),
-        ({"rope_scaling": {**LLAMA3_ROPE, "low_freq_factor": 4.0}}, "config-contradiction", "low_freq_factor"),
-        ({"rope_scaling": {"type": "linear", "rope_type": "llama3"}}, "config-contradiction", "linear, llama3"),
-        ({"rope_parameters": {"rope_theta": 1e4}}, "config-contradiction", "rope_theta"),
-        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "config-contradiction", "rope_scaling"),
+        ({"rope_scaling": {"type": "linear"}}, "CONFIG_FIELD", "factor is missing"),
+        ({"rope_scaling": {"type": 5}}, "CONFIG_FIELD", "type must be text"),
+        ({"rope_scaling": {**LLAMA3_ROPE, "factor": "8"}}, "CONFIG_FIELD", "factor must be"),
+        ({"rope_scaling": {**LLAMA3_ROPE, "low_freq_factor": 4.0}}, "CONFIG_CONTRADICTION", "low_freq_factor"),
+        ({"rope_scaling": {"type": "linear", "rope_type": "llama3"}}, "CONFIG_CONTRADICTION", "linear, llama3"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "CONFIG_CONTRADICTION", "rope_theta"),
+        ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "CONFIG_CONTRADICTION", "rope_scaling"),
     ],
 )
 def test_a_rope_that_is_incomplete_or_contradictory_is_refused(changes: dict[str, Any], code: str, words: str) -> None:
@@ -349,7 +349,7 @@ def test_a_rope_that_is_incomplete_or_contradictory_is_refused(changes: dict[str
 )
 def test_other_architectures_are_refused_with_what_is_supported(changes: dict[str, Any]) -> None:
     error = refusal(**changes)
-    assert error.code == "unsupported-architecture"
+    assert error.code == "UNSUPPORTED_ARCHITECTURE"
     assert "auto_map" in str(error.why) if "auto_map" in changes else "LlamaForCausalLM" in str(error.why)
 
 
@@ -364,12 +364,12 @@ def test_other_architectures_are_refused_with_what_is_supported(changes: dict[st
 )
 def test_quantised_weights_are_refused(quantization: dict[str, Any], method: str) -> None:
     error = refusal(quantization_config=quantization)
-    assert error.code == "unsupported-quantization"
+    assert error.code == "UNSUPPORTED_QUANTIZATION"
     assert method in error.message
 
 
 def test_an_activation_other_than_silu_is_refused() -> None:
-    assert refusal(hidden_act="gelu").code == "unsupported-activation"
+    assert refusal(hidden_act="gelu").code == "UNSUPPORTED_ACTIVATION"
 
 
 # the file
@@ -388,16 +388,16 @@ def test_config_json_is_read_strictly(tmp_path: Path, text: str, words: str) -> 
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SourceError) as caught:
         load_config(tmp_path)
-    assert (caught.value.code, caught.value.where) == ("config-json", str(tmp_path / "config.json"))
+    assert (caught.value.code, caught.value.where) == ("CONFIG_JSON", str(tmp_path / "config.json"))
     assert words in str(caught.value.why)
 
 
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        (None, "config-missing"),
-        ("[]", "config-json"),
-        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 826\n", "lfs-pointer"),
+        (None, "CONFIG_MISSING"),
+        ("[]", "CONFIG_JSON"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 826\n", "LFS_POINTER"),
     ],
 )
 def test_a_config_that_is_not_there_is_told_apart(tmp_path: Path, text: str | None, code: str) -> None:

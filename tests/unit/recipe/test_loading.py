@@ -88,7 +88,7 @@ def test_an_unknown_word_of_the_catalog_is_named_with_the_nearest(
     error = refused(tmp_path, GOOD.replace(*change))
     assert error.code == code
     assert hint in (error.hint or "")
-    assert error.where and error.where.startswith(str(tmp_path / "tiny.yaml") + ":")
+    assert str(error.where).startswith(f"{tmp_path / 'tiny.yaml'}:")
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from tests.unit.registry.conftest import Trees
 
 
 class CountingLayout(LayoutRepository):
-    """A layout that notes what is written to it, and lets something happen after a tag is."""
+    """A layout that notes what is written to it, and lets something happen in between."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.written: list[str] = []
+        self.before_image: Callable[[], object] | None = None
         self.after_tag: Callable[[], object] | None = None
 
     def put_blob(self, descriptor: Descriptor, *rest: object) -> None:  # type: ignore[override]
@@ -33,6 +34,9 @@ class CountingLayout(LayoutRepository):
         super().put_blob(descriptor, *rest)  # type: ignore[arg-type]
 
     def put_manifest(self, content: bytes, media_type: str, target: str) -> None:
+        if self.before_image and ":" in target:
+            before, self.before_image = self.before_image, None
+            before()
         super().put_manifest(content, media_type, target)
         if self.after_tag and ":" not in target:
             after, self.after_tag = self.after_tag, None
@@ -96,14 +100,11 @@ def test_another_image_for_a_published_unit_is_refused_before_anything_is_sent(
     assert units(target) == ["m/bf16-tp1/cpu"]
 
 
-def test_a_unit_that_another_machine_adds_while_we_upload_is_kept(trees: Trees, target: Reference) -> None:
-    other: list[object] = []
-
-    def publish_another(count: int) -> None:
-        if not other:
-            other.append(publish([trees.image("cpu")], target, "1.0.0", "m"))
-
-    publish([trees.image("l40s-48gb")], target, "1.0.0", "m", advance=publish_another)
+def test_a_unit_that_another_machine_adds_while_we_upload_is_kept(
+    trees: Trees, target: Reference, repository: CountingLayout
+) -> None:
+    repository.before_image = lambda: publish([trees.image("cpu")], target, "1.0.0", "m")
+    publish([trees.image("l40s-48gb")], target, "1.0.0", "m", connect=lambda _: repository)
     assert units(target) == ["m/bf16-tp1/cpu", "m/bf16-tp1/l40s-48gb"]
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class IndexServer:
-    """`wheels` maps file names to contents, `hashes` overrides what the index states of them (None: nothing).
+    """`WHEELS` maps file names to contents, `hashes` overrides what the index states of them (None: nothing).
 
     `statuses` maps the beginning of a path to the status that it answers; `cut` ends every download half-way.
     """
