@@ -96,9 +96,12 @@ def test_a_git_lfs_pointer_is_told_from_weights(recipe: Path, store: Path, tmp_p
     fails(recipe, store, 4, "LFS_POINTER", "git lfs pull", "269")
 
 
-def test_after_the_source_is_mended_the_next_run_goes_on(recipe: Path, store: Path, tmp_path: Path) -> None:
-    (tmp_path / "model" / "model.safetensors").write_text(LFS_POINTER)
-    fails(recipe, store, 4, "LFS_POINTER")
+@pytest.mark.parametrize("damaged", [LFS_POINTER.encode(), b"", b"\xff" * 100, b"{}"])
+def test_after_the_source_is_mended_the_next_run_goes_on(
+    damaged: bytes, recipe: Path, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "model" / "model.safetensors").write_bytes(damaged)
+    fails(recipe, store, 4, "model.safetensors")
     write_tiny_model(tmp_path / "model")
     assert engine_builder("build", "--recipe", recipe, store=store).returncode == 0
 

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from builder.errors import SourceError
+from builder.model.safetensors import TensorIndex
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify
 from builder.model.sources.checks import difference, digest_of, drift, is_as_pinned, reading, refuse_traps
 from builder.model.sources.listing import NEEDED, needed
@@ -20,11 +21,17 @@ class FolderSource:
         self._digests = digests
 
     def resolve(self, advance: Advance) -> Snapshot:
-        """Revision is `sha256:` over the lines "SHA256  SIZE  PATH" of the pinned files, sorted by path."""
+        """Revision is `sha256:` over the lines "SHA256  SIZE  PATH" of the pinned files, sorted by path.
+
+        Raises SourceError for a model whose weights can't be what their headers say; see `safetensors`.
+        """
         files = []
-        for path in needed(self._paths(), where=str(self._folder)):
+        wanted = needed(self._paths(), where=str(self._folder))
+        for path in wanted:
             self._refuse_leaving_link(path)
             refuse_traps(self._folder / path)
+        TensorIndex.open(self._folder)  # a damaged model isn't pinned: mending it would look like drift
+        for path in wanted:
             digest = digest_of(self._folder / path, self._digests, advance)
             files.append(SnapshotFile(path, digest.size, digest.sha256, classify(path)))
         lines = "".join(f"{file.sha256}  {file.size}  {file.path}\n" for file in files)

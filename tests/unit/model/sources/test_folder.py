@@ -15,7 +15,7 @@ from builder.store.digests import ignore_progress
 
 FILES = {
     "config.json": b"{}",
-    "model.safetensors": b"weights",
+    "model.safetensors": (2).to_bytes(8, "little") + b"{}",
     "tokenizer.json": b'{"version": "1.0"}',
     "additional_chat_templates/tools.jinja": b"{{ tools }}",
     "README.md": b"# Tiny",
@@ -81,7 +81,7 @@ def test_a_changed_file_is_drift_and_named_with_both_digests(source, folder):
     error = refused("DRIFT", source.materialise, snapshot, ignore_progress)
     assert "model.safetensors" in error.why
     assert hashlib.sha256(b"weighty").hexdigest() in error.why
-    assert hashlib.sha256(b"weights").hexdigest() in error.why
+    assert hashlib.sha256(FILES["model.safetensors"]).hexdigest() in error.why
     assert "config.json" not in error.why
     assert "lock --upgrade" in error.hint
 
@@ -104,7 +104,7 @@ def test_a_link_inside_the_folder_is_followed(source, folder):
     (folder / "model.safetensors").rename(folder / "blob")
     (folder / "model.safetensors").symlink_to("blob")
     snapshot = source.resolve(ignore_progress)
-    assert snapshot.of_kind("weights")[0].sha256 == hashlib.sha256(b"weights").hexdigest()
+    assert snapshot.of_kind("weights")[0].sha256 == hashlib.sha256(FILES["model.safetensors"]).hexdigest()
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside"])
