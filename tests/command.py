@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 COMMAND = [sys.executable, "-m", "builder"]
@@ -24,35 +24,34 @@ def engine_builder(
     )
 
 
-def signalled_in_stage(arguments: list[str | Path], stage: str, number: signal.Signals, store: Path) -> tuple[int, str]:
-    """Run a command and send it a signal as soon as it works on a stage; its exit code and stderr.
+def signalled(
+    arguments: Sequence[str | Path],
+    number: signal.Signals,
+    store: Path,
+    *,
+    when: Callable[[], bool],
+    env: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Run a command and send it a signal as soon as `when` holds; its exit code and stderr.
 
-    The process is stopped first, to see that it was caught before the stage was sealed; where it wasn't, the store is
-    left as it is and -1 comes back.
+    The process is stopped first and `when` asked again, to be sure that it was caught there. Where it wasn't, it is
+    killed, and -1 comes back: what it has done by then is left as it is.
     """
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
-        env=environment(store),
+        env=environment(store, env),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
-    sealed = store / "artifacts" / stage
     while process.poll() is None:
-        if any(name.startswith(f"{stage}-") for name in _names(store / "work")):
+        if when():
             process.send_signal(signal.SIGSTOP)
-            caught = not _names(sealed)
-            process.send_signal(number)
+            caught = when()
+            process.send_signal(number if caught else signal.SIGKILL)
             process.send_signal(signal.SIGCONT)
             _, stderr = process.communicate(timeout=60)
             return (process.returncode if caught else -1), stderr
         time.sleep(0.0005)
     process.communicate()
     return -1, ""
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []

