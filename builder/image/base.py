@@ -85,9 +85,9 @@ def _missing(where: str) -> StorageError:
         "the base image isn't there",
         where=where,
         hint="lock again with --upgrade to pin the one that is there now",
-        code="base-missing",
+        code="BASE_MISSING",
     )
 
 
 def _wrong_platform(where: str, why: str, platform: Platform) -> UsageError:
-    return UsageError(f"the base image isn't for {platform}", where=where, why=why, code="base-platform")
+    return UsageError(f"the base image isn't for {platform}", where=where, why=why, code="BASE_PLATFORM")

@@ -81,7 +81,7 @@ class Image:
             manifest, config = (folder / "manifest.json").read_bytes(), (folder / "config.json").read_bytes()
             data = parse_json_object(where.read_bytes(), str(where))
         except FileNotFoundError as error:
-            raise StorageError("this folder holds no image", where=error.filename, code="not-an-image") from error
+            raise StorageError("this folder holds no image", where=error.filename, code="NOT_AN_IMAGE") from error
         return cls(
             manifest,
             config,
@@ -114,7 +114,7 @@ def build_image(
             f"{unit} would have {len(base_layers) + len(layers)} layers",
             why=f"container runtimes stack at most {MAX_LAYERS}; the base has {len(base_layers)}",
             hint="choose a base with fewer layers",
-            code="too-many-layers",
+            code="TOO_MANY_LAYERS",
         )
     config = image_config(
         Platform.parse(platform),
@@ -140,5 +140,5 @@ def _refuse_repeated_paths(layers: Sequence[Layer]) -> None:
             "a file would be in two layers of the image",
             where=repeated[0],
             why=f"{len(repeated)} paths are in more than one layer",
-            code="repeated-path",
+            code="REPEATED_PATH",
         )

@@ -114,7 +114,7 @@ def _inner_link(path: Path, relative: str) -> str:
 
 
 def _unfit(path: Path, why: str) -> VerificationError:
-    return VerificationError("this can't go into a layer", where=path, why=why, code="layer-content")
+    return VerificationError("this can't go into a layer", where=path, why=why, code="LAYER_CONTENT")
 
 
 def _entry_to_json(entry: Entry, store: LocalStore) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _entry_to_json(entry: Entry, store: LocalStore) -> dict[str, Any]:
             "an image can only refer to sealed artifacts",
             where=entry.source,
             why=f"it isn't in {store.root / 'artifacts'}",
-            code="not-an-artifact",
+            code="NOT_AN_ARTIFACT",
         ) from error
     return data | {"size": entry.size, "stage": stage, "key": key, "file": "/".join(path)}
 

@@ -124,5 +124,5 @@ def _changed(path: Path, why: str) -> VerificationError:
         where=path,
         why=why,
         hint="nothing may change sealed artifacts: remove this one and build again",
-        code="layer-changed",
+        code="LAYER_CHANGED",
     )

@@ -59,7 +59,7 @@ def docker_credentials(host: str) -> Credentials | None:
             f"Docker's credentials for {host} can't be read",
             why=str(error),
             hint=f"docker login {host}",
-            code="credentials",
+            code="CREDENTIALS",
         ) from error
     if not found:
         return None
@@ -147,7 +147,7 @@ class Authenticator:
                 f"{self._host} sends us to a place that isn't safe for a password",
                 where=realm,
                 why="the realm of its challenge isn't https",
-                code="insecure-realm",
+                code="INSECURE_REALM",
             )
         parameters = [
             ("scope", f"{name}:{','.join(sorted(actions))}") for name, actions in sorted(self._scopes.items())
@@ -162,7 +162,7 @@ class Authenticator:
                 f"the token server of {self._host} can't be reached",
                 where=f"{url.scheme}://{url.netloc.decode()}",
                 why=str(error),
-                code="unreachable",
+                code="UNREACHABLE",
             ) from error
         if response.status_code != 200:
             raise StorageError(
@@ -171,7 +171,7 @@ class Authenticator:
                 why=f"its token server says {response.status_code} {response.reason_phrase}"
                 + ("" if credentials else ", and there are no credentials for it"),
                 hint=f"docker login {self._host}",
-                code="unauthorized",
+                code="UNAUTHORIZED",
             )
         try:
             answer = response.json()
@@ -179,7 +179,7 @@ class Authenticator:
             lifetime = float(answer.get("expires_in") or _DEFAULT_LIFETIME_SECONDS)
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise StorageError(
-                f"the token server of {self._host} answers without a token", where=str(url.host), code="bad-token"
+                f"the token server of {self._host} answers without a token", where=str(url.host), code="BAD_TOKEN"
             ) from error
         self._header = f"Bearer {token}"
         self._renew_at = self._clock() + lifetime * _RENEW_AT

@@ -22,8 +22,9 @@ _ATTEMPTS = 4
 _MAX_WAIT_SECONDS = 60.0
 _PASSING_STATUSES = {408, 429, 500, 502, 503, 504}
 _MAX_ANSWER_BYTES = 16 << 20
-# A registry hashes and moves a large blob before it answers the last request of an upload.
-_TIMEOUT = httpx.Timeout(60, connect=10, read=600)
+_TIMEOUT = httpx.Timeout(60, connect=10)
+# A registry hashes and moves a large blob before it answers.
+_UPLOAD_TIMEOUT = httpx.Timeout(60, connect=10, read=600)
 
 
 class Passing(Exception):
@@ -123,9 +124,10 @@ class RegistryClient:
 
         Where the registry wants (new) credentials they are fetched, and the request is repeated if its body can be.
         """
+        timeout = _TIMEOUT if isinstance(content, bytes) else _UPLOAD_TIMEOUT
         for last in (False, True):
             authorization = self.auth.header()
-            request = self._client.build_request(method, url, headers=headers, content=content or None)
+            request = self._client.build_request(method, url, headers=headers, content=content or None, timeout=timeout)
             if authorization and url.host == self.base.host:
                 request.headers["Authorization"] = authorization
             with self._passing_errors(what):
@@ -177,14 +179,14 @@ class RegistryClient:
         status = answer.status
         why = "; ".join([f"{status} {answer.response.reason_phrase}", *_error_texts(answer.content)])
         if status in (401, 403):
-            code, hint = "unauthorized", f"docker login {self.host}, with an account that may do this"
+            code, hint = "UNAUTHORIZED", f"docker login {self.host}, with an account that may do this"
         elif status == 413:
-            code = "too-large"
+            code = "TOO_LARGE"
             hint = "a proxy in front of the registry limits requests: raise that (nginx: client_max_body_size 0)"
         elif status == 429:
-            code, hint = "rate-limited", "wait and run it again: what was stored stays"
+            code, hint = "RATE_LIMITED", "wait and run it again: what was stored stays"
         else:
-            code, hint = "not-found" if status == 404 else "registry", None
+            code, hint = "NOT_FOUND" if status == 404 else "REGISTRY", None
         return StorageError(f"the registry refused to {what}", where=self.base, why=why, hint=hint, code=code)
 
     @contextmanager
@@ -202,7 +204,7 @@ class RegistryClient:
                     where=self.base,
                     why=str(error) or type(error).__name__,
                     hint=hint,
-                    code="unreachable",
+                    code="UNREACHABLE",
                 )
             ) from error
 

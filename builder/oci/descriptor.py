@@ -71,7 +71,7 @@ class Descriptor:
 
     @classmethod
     def from_json(cls, data: object, where: str) -> Descriptor:
-        """Read what someone else wrote. Raises StorageError "bad-manifest" on anything unusable."""
+        """Read what someone else wrote. Raises StorageError "BAD_MANIFEST" on anything unusable."""
         if not isinstance(data, dict):
             raise bad_manifest(where, f"a descriptor is {type(data).__name__}, expected an object")
         media_type, digest, size = data.get("mediaType"), data.get("digest"), data.get("size")
@@ -112,4 +112,4 @@ def check_annotations(annotations: object, where: str) -> dict[str, str]:
 
 
 def bad_manifest(where: str, why: str) -> StorageError:
-    return StorageError("this manifest can't be read", where=where, why=why, code="bad-manifest")
+    return StorageError("this manifest can't be read", where=where, why=why, code="BAD_MANIFEST")

@@ -146,7 +146,7 @@ class HttpRepository:
                 f"{self.reference.host} changed the manifest that it was given",
                 where=self.reference.name,
                 why=f"it stored {stored}, we sent {digest}",
-                code="manifest-changed",
+                code="MANIFEST_CHANGED",
             )
 
     # uploads

@@ -116,7 +116,7 @@ class LayoutRepository:
                 where=path,
                 why="it is named by a manifest but isn't there",
                 hint="publish into this directory again",
-                code="blob-missing",
+                code="BLOB_MISSING",
             ) from error
         with file:
             while chunk := file.read(CHUNK_BYTES):
@@ -145,7 +145,7 @@ class LayoutRepository:
                 where=self.root,
                 why="it has other files and no oci-layout",
                 hint="choose an empty or new folder",
-                code="not-a-layout",
+                code="NOT_A_LAYOUT",
             )
         (self.root / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
         (self.root / "ingest").mkdir(exist_ok=True)
@@ -168,7 +168,8 @@ class LayoutRepository:
         for leftover in folder.iterdir():
             with suppress(FileNotFoundError), open(leftover, "rb") as file, suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                leftover.unlink()
+                if _is_still(leftover, file):
+                    leftover.unlink()
         path = folder / digest.removeprefix("sha256:")
         while True:
             with open(path, "ab") as file:

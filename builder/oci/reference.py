@@ -33,7 +33,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Raises UsageError "bad-reference" that says which part is wrong."""
+        """Raises UsageError "BAD_REFERENCE" that says which part is wrong."""
         if text.startswith("oci:"):
             return cls._parse_layout(text)
         return cls._parse_registry(text)
@@ -130,4 +130,4 @@ def _refuse_both(text: str, tag: str | None, digest: str | None) -> None:
 
 
 def _bad(text: str, why: str, hint: str | None = None) -> UsageError:
-    return UsageError("this isn't a reference to an image", where=text, why=why, hint=hint, code="bad-reference")
+    return UsageError("this isn't a reference to an image", where=text, why=why, hint=hint, code="BAD_REFERENCE")

@@ -54,7 +54,7 @@ def open_repository(reference: Reference) -> Repository:
 
 
 def read_json_blob(repository: Repository, descriptor: Descriptor) -> dict[str, Any]:
-    """A small blob, such as an image config. Raises StorageError "bad-manifest" if it is large or no JSON object."""
+    """A small blob, such as an image config. Raises StorageError "BAD_MANIFEST" if it is large or no JSON object."""
     where = f"{repository.reference}@{descriptor.digest}"
     if descriptor.size > MAX_MANIFEST_BYTES:
         raise bad_manifest(where, f"{descriptor.size} bytes, at most {MAX_MANIFEST_BYTES} are sensible")

@@ -22,7 +22,7 @@ def ignore_progress(_: int) -> None:
 
 def verified(chunks: Iterator[bytes], descriptor: Descriptor, where: str) -> Iterator[bytes]:
     """The same chunks. The last one is held back until the digest is known to be right, so nobody can take a wrong
-    stream for a complete one. Raises VerificationError "wrong-digest".
+    stream for a complete one. Raises VerificationError "WRONG_DIGEST".
     """
     digest = hashlib.sha256()
     size = 0
@@ -86,5 +86,5 @@ def _wrong(descriptor: Descriptor, where: str, why: str) -> VerificationError:
         f"the content isn't {descriptor.digest}",
         where=where,
         why=why,
-        code="wrong-digest",
+        code="WRONG_DIGEST",
     )

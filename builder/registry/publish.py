@@ -49,7 +49,7 @@ def publish(
     """Publish images, one per unit, as the release `version`, or add them to it.
 
     `advance` counts up to the `size_to_send` of the images that aren't there yet. Raises StorageError
-    "version-exists" before anything is sent if the release has another image for one of the units.
+    "VERSION_EXISTS" before anything is sent if the release has another image for one of the units.
     """
     reference = target.with_tag(version)
     repository = connect(reference)
@@ -83,7 +83,7 @@ def _put_release(images: Sequence[Image], repository: Repository, reference: Ref
         where=reference,
         why="other machines are publishing to it, or the registry answers with old content",
         hint="run it again: everything but the index is there",
-        code="contended",
+        code="CONTENDED",
     )
 
 
@@ -114,7 +114,7 @@ def _exists(reference: Reference, why: str) -> StorageError:
         where=reference,
         why=why,
         hint="raise `version` in the recipe",
-        code="version-exists",
+        code="VERSION_EXISTS",
     )
 
 

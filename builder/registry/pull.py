@@ -60,7 +60,7 @@ def pull(
     """Unpack the layers with these roles of one image (see `choose_image` for `unit`) into a folder.
 
     `announce` is told once how many bytes `advance` will count up to. An interrupted pull goes on with the layers
-    that are missing. Raises HostError "destination" if the folder holds anything else.
+    that are missing. Raises HostError "DESTINATION" if the folder holds anything else.
     """
     repository = connect(reference)
     release = find_release(repository, reference)
@@ -103,12 +103,12 @@ def _layers(repository: Repository, image: Descriptor, roles: Collection[str]) -
             where=where,
             why=f"its layers are: {', '.join(found) or 'none'}",
             hint="is it a release of engine-builder?",
-            code="not-a-release",
+            code="NOT_A_RELEASE",
         )
     for layer in layers:
         if layer.media_type != LAYER_TAR:
             raise StorageError(
-                "can't unpack this kind of layer", where=where, why=layer.media_type, code="not-a-release"
+                "can't unpack this kind of layer", where=where, why=layer.media_type, code="NOT_A_RELEASE"
             )
     return layers
 
@@ -176,5 +176,5 @@ def _is_there(destination: Path, marker: dict[str, Any]) -> bool:
         where=destination,
         why=f"it is {found['reference']}" if "reference" in found else "it isn't a pulled release",
         hint="choose another folder, or remove this one",
-        code="destination",
+        code="DESTINATION",
     )

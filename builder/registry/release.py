@@ -25,7 +25,7 @@ class Release:
 
 
 def find_release(repository: Repository, reference: Reference) -> Release:
-    """Without tag and digest the only tag there is. Raises StorageError "not-found", UsageError "which-tag"."""
+    """Without tag and digest the only tag there is. Raises StorageError "NOT_FOUND", UsageError "WHICH_TAG"."""
     if reference.target is None:
         reference = reference.with_tag(_only_tag(repository))
     stored = get_manifest(repository, str(reference.target))
@@ -45,7 +45,7 @@ def get_manifest(repository: Repository, target: str) -> StoredManifest:
         raise StorageError(
             f"{repository.reference} has no {target}",
             why=f"it has {_some(tags)}" if tags else "nothing is published there",
-            code="not-found",
+            code="NOT_FOUND",
         )
     return stored
 
@@ -60,10 +60,10 @@ def get_image_manifest(repository: Repository, digest: str) -> Manifest:
 def choose_image(release: Release, wanted: str | None) -> Descriptor:
     """The image of one unit: by its id, a glob over ids or SKUs, or its digest; the first one if nothing is wanted.
 
-    Raises UsageError "no-unit" or "ambiguous-unit".
+    Raises UsageError "NO_UNIT" or "AMBIGUOUS_UNIT".
     """
     if not release.images:
-        raise StorageError("this release is empty", where=release.reference, code="not-found")
+        raise StorageError("this release is empty", where=release.reference, code="NOT_FOUND")
     if wanted is None:
         return release.images[0]
     found = [image for image in release.images if _matches(image, wanted)]
@@ -74,7 +74,7 @@ def choose_image(release: Release, wanted: str | None) -> Descriptor:
         f"{len(found) or 'no'} units of {release.reference} match {wanted!r}",
         why=f"it has {_some(units)}",
         hint=f"choose one, such as --unit {units[0]}",
-        code="ambiguous-unit" if found else "no-unit",
+        code="AMBIGUOUS_UNIT" if found else "NO_UNIT",
     )
 
 
@@ -88,13 +88,13 @@ def _only_tag(repository: Repository) -> str:
     if len(tags) == 1:
         return tags[0]
     if not tags:
-        raise StorageError("nothing is published here", where=repository.reference, code="not-found")
+        raise StorageError("nothing is published here", where=repository.reference, code="NOT_FOUND")
     raise UsageError(
         "which release?",
         where=repository.reference,
         why=f"there are {_some(tags)}",
         hint=f"add a tag: {repository.reference}:{tags[-1]}",
-        code="which-tag",
+        code="WHICH_TAG",
     )
 
 

@@ -2,7 +2,7 @@
 
 Only what `builder.image.tar` writes is accepted: plain files and directories below one root, and links that stay
 inside it. Everything else (devices, hard links, sparse files, absolute names, `..`, other roots, a path twice, a link
-as a parent) raises VerificationError "unsafe-archive".
+as a parent) raises VerificationError "UNSAFE_ARCHIVE".
 """
 
 from __future__ import annotations
@@ -174,5 +174,5 @@ def _unsafe(where: str, why: str) -> VerificationError:
         where=where,
         why=why,
         hint="engine-builder doesn't write such layers: don't trust this image",
-        code="unsafe-archive",
+        code="UNSAFE_ARCHIVE",
     )

@@ -76,10 +76,10 @@ def refusal(layout: LayoutRepository, digest: str, platform: Platform = AMD64) -
 
 def test_what_does_not_fit_is_refused(layout: LayoutRepository) -> None:
     amd64 = put_image(layout, AMD64)
-    assert refusal(layout, amd64.digest, ARM64) == "base-platform"
-    assert refusal(layout, put_index(layout, amd64), ARM64) == "base-platform"
-    assert refusal(layout, "sha256:" + "9" * 64) == "base-missing"
-    assert refusal(layout, put_image(layout, AMD64, "application/vnd.windows.layer").digest) == "bad-manifest"
-    assert refusal(layout, put_image(layout, AMD64, diff_ids=2).digest) == "bad-manifest"
+    assert refusal(layout, amd64.digest, ARM64) == "BASE_PLATFORM"
+    assert refusal(layout, put_index(layout, amd64), ARM64) == "BASE_PLATFORM"
+    assert refusal(layout, "sha256:" + "9" * 64) == "BASE_MISSING"
+    assert refusal(layout, put_image(layout, AMD64, "application/vnd.windows.layer").digest) == "BAD_MANIFEST"
+    assert refusal(layout, put_image(layout, AMD64, diff_ids=2).digest) == "BAD_MANIFEST"
     nested = Descriptor(INDEX, put_index(layout), 0, platform=AMD64)
-    assert refusal(layout, put_index(layout, nested)) == "bad-manifest"
+    assert refusal(layout, put_index(layout, nested)) == "BAD_MANIFEST"

@@ -91,14 +91,14 @@ def test_a_saved_image_loads_as_it_was(artifact: Artifact, store: LocalStore, tm
 def test_a_folder_without_image_is_one_clear_error(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         Image.load(tmp_path, store)
-    assert caught.value.code == "not-an-image"
+    assert caught.value.code == "NOT_AN_IMAGE"
 
 
 def test_a_file_in_two_layers_is_refused() -> None:
     """Case: a later layer that repeats paths stores all bytes twice."""
     with pytest.raises(VerificationError) as caught:
         image_of(REPOSITORY, Layer.pack("engine", REPOSITORY.entries))
-    assert caught.value.code == "repeated-path"
+    assert caught.value.code == "REPEATED_PATH"
 
 
 def test_more_layers_than_runtimes_stack_are_refused() -> None:
@@ -107,5 +107,5 @@ def test_more_layers_than_runtimes_stack_are_refused() -> None:
     base = replace(BASE, layers=BASE.layers * 60, config={**BASE.config, "rootfs": {"diff_ids": ["x"] * 60}})
     with pytest.raises(PlanRefused, match="130 layers") as caught:
         image_of(*shards, base=base)
-    assert caught.value.code == "too-many-layers"
+    assert caught.value.code == "TOO_MANY_LAYERS"
     assert len(json.loads(image_of(*shards[:67], base=base).manifest)["layers"]) == 127

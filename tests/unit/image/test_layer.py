@@ -66,7 +66,7 @@ def test_a_layer_of_files_outside_the_store_cannot_be_saved(tmp_path: Path, stor
     (tmp_path / "folder/file").write_text("x")
     with pytest.raises(StorageError) as caught:
         Layer.from_folder("engine", tmp_path / "folder").to_json(store)
-    assert caught.value.code == "not-an-artifact"
+    assert caught.value.code == "NOT_AN_ARTIFACT"
 
 
 def test_links_inside_a_folder_are_kept(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path, target: str) ->
     (tmp_path / "link").symlink_to(target)
     with pytest.raises(VerificationError) as caught:
         Layer.from_folder("runtime", tmp_path)
-    assert caught.value.code == "layer-content"
+    assert caught.value.code == "LAYER_CONTENT"
 
 
 def test_what_is_neither_file_nor_link_is_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_file_that_changed_is_refused(tmp_path: Path, content: bytes | None) -
         path.write_bytes(content)
     with pytest.raises(VerificationError) as caught:
         archive([Entry("file", 10, path)])
-    assert caught.value.code == "layer-changed"
+    assert caught.value.code == "LAYER_CHANGED"
     assert caught.value.where == str(path)
 
 

@@ -39,7 +39,7 @@ def test_a_credential_helper_that_fails_is_one_clear_error(docker_config: Path) 
     docker_config.write_text(json.dumps({"credHelpers": {"registry.test": "missing"}}))
     with pytest.raises(StorageError) as caught:
         docker_credentials("registry.test")
-    assert caught.value.code == "credentials"
+    assert caught.value.code == "CREDENTIALS"
 
 
 def test_a_token_is_renewed_before_it_ends() -> None:
@@ -84,4 +84,4 @@ def test_an_answer_without_a_token_is_one_clear_error(answer: httpx.Response) ->
     challenge = {"WWW-Authenticate": 'Bearer realm="https://auth.test/t"'}
     with pytest.raises(StorageError) as caught:
         authenticator.answer(httpx.Response(401, headers=challenge), None)
-    assert caught.value.code == "bad-token"
+    assert caught.value.code == "BAD_TOKEN"

@@ -85,7 +85,7 @@ def test_a_blob_that_is_there_is_not_sent(registry: FakeRegistry, repository: Ht
 def test_a_source_with_another_content_is_never_completed(registry: FakeRegistry, repository: HttpRepository) -> None:
     with pytest.raises(VerificationError) as caught:
         repository.put_blob(BLOB, lambda: iter([b"x" * CHUNK, b"y" * (BLOB.size - CHUNK)]))
-    assert caught.value.code == "wrong-digest"
+    assert caught.value.code == "WRONG_DIGEST"
     assert registry.blobs == {}
     assert registry.count("PUT") == 0
 
@@ -151,7 +151,7 @@ def test_an_upload_that_never_works_ends_with_one_clear_error(
     registry.interfere = Failing("PUT", *[httpx.WriteError("broken pipe")] * 50)
     with pytest.raises(StorageError) as caught:
         repository.put_blob(BLOB, chunks)
-    assert (caught.value.code, caught.value.exit_code) == ("unreachable", 6)
+    assert (caught.value.code, caught.value.exit_code) == ("UNREACHABLE", 6)
     assert "broken pipe" in (caught.value.why or "")
     assert registry.count("PUT") == 4
     assert waits == sorted(waits)
@@ -219,7 +219,7 @@ def test_basic_authentication_is_answered(registry: FakeRegistry) -> None:
     assert not with_credentials(registry, Credentials("me", "secret")).has_blob(BLOB)
     with pytest.raises(StorageError) as caught:
         with_credentials(registry, Credentials("me", "wrong")).has_blob(BLOB)
-    assert caught.value.code == "unauthorized"
+    assert caught.value.code == "UNAUTHORIZED"
     assert "docker login registry.test" in (caught.value.hint or "")
     with pytest.raises(StorageError):
         with_credentials(registry, None).has_blob(BLOB)
@@ -230,7 +230,7 @@ def test_a_password_is_never_sent_to_an_insecure_token_server(registry: FakeRegi
     registry.interfere = lambda request: httpx.Response(401, headers=challenge)
     with pytest.raises(StorageError) as caught:
         with_credentials(registry, Credentials("me", "secret")).has_blob(BLOB)
-    assert caught.value.code == "insecure-realm"
+    assert caught.value.code == "INSECURE_REALM"
     assert len(registry.requests) == 1
 
 
@@ -239,7 +239,7 @@ def test_a_refusal_of_the_token_server_says_how_to_log_in(registry: FakeRegistry
     registry._token = lambda request: httpx.Response(401)  # type: ignore[method-assign]
     with pytest.raises(StorageError) as caught:
         with_credentials(registry, None).has_blob(BLOB)
-    assert caught.value.code == "unauthorized"
+    assert caught.value.code == "UNAUTHORIZED"
     assert "there are no credentials" in (caught.value.why or "")
 
 
@@ -284,12 +284,12 @@ def test_a_reset_connection_is_tried_again(registry: FakeRegistry, repository: H
 @pytest.mark.parametrize(
     ("status", "code", "hint"),
     [
-        (401, "unauthorized", "docker login"),
-        (403, "unauthorized", "docker login"),
-        (413, "too-large", "proxy"),
-        (429, "rate-limited", "wait"),
-        (400, "registry", ""),
-        (404, "not-found", ""),
+        (401, "UNAUTHORIZED", "docker login"),
+        (403, "UNAUTHORIZED", "docker login"),
+        (413, "TOO_LARGE", "proxy"),
+        (429, "RATE_LIMITED", "wait"),
+        (400, "REGISTRY", ""),
+        (404, "NOT_FOUND", ""),
     ],
 )
 def test_an_error_shows_what_the_registry_said(
@@ -371,7 +371,7 @@ def test_a_download_with_another_content_is_refused(registry: FakeRegistry, repo
     registry.blobs[BLOB.digest] = CONTENT[:-1] + b"?"
     with pytest.raises(VerificationError) as caught:
         list(repository.open_blob(BLOB))
-    assert caught.value.code == "wrong-digest"
+    assert caught.value.code == "WRONG_DIGEST"
 
 
 def test_a_manifest_with_another_digest_is_refused(registry: FakeRegistry, repository: HttpRepository) -> None:
@@ -422,4 +422,4 @@ def test_a_registry_that_rewrites_manifests_is_an_error(registry: FakeRegistry, 
     registry.interfere = Failing("PUT", httpx.Response(201, headers=changed))
     with pytest.raises(StorageError) as caught:
         repository.put_manifest(b"{}", MANIFEST, "1.0")
-    assert caught.value.code == "manifest-changed"
+    assert caught.value.code == "MANIFEST_CHANGED"

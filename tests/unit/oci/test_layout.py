@@ -64,7 +64,7 @@ def test_a_damaged_blob_is_found_when_it_is_read(layout: LayoutRepository) -> No
 def test_a_missing_blob_is_one_clear_error(layout: LayoutRepository) -> None:
     with pytest.raises(StorageError) as caught:
         list(layout.open_blob(BLOB))
-    assert caught.value.code == "blob-missing"
+    assert caught.value.code == "BLOB_MISSING"
 
 
 def test_a_tag_moves_and_other_tags_stay(layout: LayoutRepository) -> None:
@@ -106,7 +106,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(StorageError) as caught:
         LayoutRepository(tmp_path).put_blob(BLOB, content)
-    assert caught.value.code == "not-a-layout"
+    assert caught.value.code == "NOT_A_LAYOUT"
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -115,4 +115,4 @@ def test_a_damaged_index_is_one_clear_error(layout: LayoutRepository) -> None:
     (layout.root / "index.json").write_text("{")
     with pytest.raises(StorageError) as caught:
         layout.tags()
-    assert caught.value.code == "bad-manifest"
+    assert caught.value.code == "BAD_MANIFEST"

@@ -50,11 +50,11 @@ def test_a_damaged_manifest_is_one_clear_error(change: dict[str, object]) -> Non
     content = json.dumps(json.loads(WHOLE.to_bytes()) | change).encode()
     with pytest.raises(StorageError) as caught:
         StoredManifest.of(content, MANIFEST, "here").parse()
-    assert caught.value.code == "bad-manifest"
+    assert caught.value.code == "BAD_MANIFEST"
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"mediaType": "text/html"}', b"[" * 100_000])
 def test_what_is_no_manifest_is_one_clear_error(content: bytes) -> None:
     with pytest.raises(StorageError) as caught:
         StoredManifest.of(content, "text/html", "here")
-    assert caught.value.code == "bad-manifest"
+    assert caught.value.code == "BAD_MANIFEST"

@@ -56,7 +56,7 @@ def test_a_wrong_reference_is_refused_with_the_reason(text: str, reason: str) ->
     with pytest.raises(UsageError, match="isn't a reference") as caught:
         Reference.parse(text)
     assert reason in (caught.value.why or "")
-    assert caught.value.code == "bad-reference"
+    assert caught.value.code == "BAD_REFERENCE"
 
 
 component = st.from_regex(r"[a-z0-9]+([._-][a-z0-9]+)?", fullmatch=True)

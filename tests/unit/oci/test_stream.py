@@ -15,7 +15,7 @@ def taken_before_failure(chunks: Iterator[bytes]) -> bytes:
     taken: list[bytes] = []
     with pytest.raises(VerificationError) as caught:
         taken.extend(verified(chunks, DESCRIPTOR, "here"))
-    assert caught.value.code == "wrong-digest"
+    assert caught.value.code == "WRONG_DIGEST"
     return b"".join(taken)
 
 

@@ -94,7 +94,7 @@ def test_another_image_for_a_published_unit_is_refused_before_anything_is_sent(
     images = [trees.image("l40s-48gb"), trees.image("cpu", "changed")]
     with pytest.raises(StorageError) as caught:
         publish(images, target, "1.0.0", "m", connect=lambda _: repository)
-    assert caught.value.code == "version-exists"
+    assert caught.value.code == "VERSION_EXISTS"
     assert "raise `version`" in (caught.value.hint or "")
     assert repository.written == []
     assert units(target) == ["m/bf16-tp1/cpu"]
@@ -124,7 +124,7 @@ def test_a_tag_that_someone_else_gave_to_an_image_is_not_overwritten(trees: Tree
     LayoutRepository(target.layout).put_manifest(image.manifest, image.descriptor.media_type, "1.0.0")
     with pytest.raises(StorageError) as caught:
         publish([image], target, "1.0.0", "m")
-    assert caught.value.code == "version-exists"
+    assert caught.value.code == "VERSION_EXISTS"
 
 
 def test_a_version_that_is_no_tag_is_refused(trees: Trees, target: Reference) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_changed_after_the_build_is_never_published(trees: Trees, ta
     (trees.root / "cpu-weights/engine/rank0.engine").write_text("WEIGHTS")
     with pytest.raises(VerificationError) as caught:
         publish([image], target, "1.0.0", "m")
-    assert caught.value.code == "wrong-digest"
+    assert caught.value.code == "WRONG_DIGEST"
     assert list_releases(target) == []
 
 

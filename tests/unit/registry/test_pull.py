@@ -59,7 +59,7 @@ def test_a_folder_with_something_else_is_left_alone(release: Reference, tmp_path
     (tmp_path / "mine/file").write_text("x")
     with pytest.raises(HostError) as caught:
         pull(release, tmp_path / "mine")
-    assert caught.value.code == "destination"
+    assert caught.value.code == "DESTINATION"
     pull(release, tmp_path / "out", unit="cpu")
     with pytest.raises(HostError) as caught:
         pull(release, tmp_path / "out", unit="l40s-48gb")
@@ -99,7 +99,7 @@ def test_a_damaged_layer_leaves_nothing_in_place(release: Reference, tmp_path: P
     path.write_bytes(path.read_bytes().replace(b"weights", b"WEIGHTS"))
     with pytest.raises(VerificationError) as caught:
         pull(release, tmp_path / "out", unit="cpu")
-    assert caught.value.code == "wrong-digest"
+    assert caught.value.code == "WRONG_DIGEST"
     assert not (tmp_path / "out").exists()
 
 
@@ -119,7 +119,7 @@ def test_layers_of_other_roles_are_pulled_when_asked_for(target: Reference, tmp_
     reference = publish([image], target, "1", "m").reference
     with pytest.raises(StorageError) as caught:
         pull(reference, tmp_path / "out")
-    assert caught.value.code == "not-a-release"
+    assert caught.value.code == "NOT_A_RELEASE"
     pull(reference, tmp_path / "out", roles=["runtime"])
     assert (tmp_path / "out/runtime/module.py").read_text() == "x = 1"
 
@@ -131,4 +131,4 @@ def test_a_layout_that_lost_a_blob_is_one_clear_error(release: Reference, tmp_pa
     (release.layout / "blobs/sha256" / layer.digest.removeprefix("sha256:")).unlink()
     with pytest.raises(StorageError) as caught:
         pull(release, tmp_path / "out")
-    assert caught.value.code == "blob-missing"
+    assert caught.value.code == "BLOB_MISSING"

@@ -33,7 +33,7 @@ def test_an_image_is_chosen_by_unit_sku_glob_or_digest(release: Reference) -> No
     assert choose(release.with_digest(digest), None) == "h100-pcie-80gb"
 
 
-@pytest.mark.parametrize(("wanted", "code"), [("h100-*", "ambiguous-unit"), ("b200-180gb", "no-unit")])
+@pytest.mark.parametrize(("wanted", "code"), [("h100-*", "AMBIGUOUS_UNIT"), ("b200-180gb", "NO_UNIT")])
 def test_a_choice_that_is_none_lists_what_there_is(release: Reference, wanted: str, code: str) -> None:
     with pytest.raises(UsageError) as caught:
         choose(release, wanted)
@@ -47,14 +47,14 @@ def test_without_a_tag_the_only_one_is_meant(release: Reference, trees: Trees) -
     publish([trees.image("cpu")], bare, "1.1.0", "m")
     with pytest.raises(UsageError) as caught:
         choose(bare, None)
-    assert caught.value.code == "which-tag"
+    assert caught.value.code == "WHICH_TAG"
     assert "1.0.0, 1.1.0" in (caught.value.why or "")
 
 
 def test_what_is_not_there_is_one_clear_error(release: Reference) -> None:
     with pytest.raises(StorageError) as caught:
         inspect(release.with_tag("9.9.9"))
-    assert caught.value.code == "not-found"
+    assert caught.value.code == "NOT_FOUND"
     assert "1.0.0" in (caught.value.why or "")
     with pytest.raises(StorageError):
         inspect(Reference(layout=release.layout and release.layout / "none"))
