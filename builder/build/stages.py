@@ -9,7 +9,6 @@ from pathlib import Path
 
 from builder.checkpoint.convert import convert
 from builder.errors import ToolchainError
-from builder.image.base import read_base
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import BUNDLE_ROOT, Layer
@@ -17,6 +16,7 @@ from builder.image.wheels import install_runtime, runtime_digest
 from builder.lock import recipe_reference
 from builder.model.layout import checkpoint_bytes
 from builder.model.snapshot import FileKind
+from builder.oci.base import read_base
 from builder.oci.descriptor import Platform
 from builder.oci.reference import Reference
 from builder.oci.repository import open_repository

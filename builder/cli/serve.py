@@ -44,6 +44,7 @@ def command(reference: str, unit: str | None, host: str, port: int, store: Path 
         click.echo(f"ready: {endpoints.url}/v1 serves {endpoints.model}")
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, and those of downloads may carry signatures
     serve(folder, cache=local.root / "serve" / "cache", host=host, port=port, on_ready=ready)
 
 

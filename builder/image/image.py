@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.errors import PlanRefused, StorageError, VerificationError, disk_errors
-from builder.image.base import BaseImage
 from builder.image.config import ContainerSettings, image_config
 from builder.image.layer import ANNOTATIONS, Layer
+from builder.oci.base import BaseImage
 from builder.oci.descriptor import CONFIG, MANIFEST, Descriptor, Platform
 from builder.oci.manifest import Manifest, canonical_json, parse_json_object
 from builder.oci.reference import Reference

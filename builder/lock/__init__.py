@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError, disk_errors
-from builder.lock.bases import BaseImage, recipe_reference, resolve_base
+from builder.lock.bases import PinnedBase, pin_base, recipe_reference
 from builder.model.snapshot import Snapshot
 from builder.model.sources import Source, open_source
 from builder.model.spec import load_config
@@ -24,7 +24,7 @@ from builder.store.digests import Advance, ignore_progress
 
 SCHEMA = 1
 
-__all__ = ["BaseImage", "Lock", "Unresolved", "load_lock", "make_lock", "recipe_reference", "source_of"]
+__all__ = ["Lock", "PinnedBase", "Unresolved", "load_lock", "make_lock", "recipe_reference", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Lock:
     requested: Mapping[str, Any]
     snapshot: Snapshot
     config: Mapping[str, Any]
-    bases: Mapping[str, BaseImage] = field(default_factory=dict)
+    bases: Mapping[str, PinnedBase] = field(default_factory=dict)
     unresolved: tuple[Unresolved, ...] = ()
 
     def covers(self, recipe: Recipe) -> bool:
@@ -98,7 +98,7 @@ def load_lock(path: Path) -> Lock | None:
             requested=data["requested"],
             snapshot=Snapshot.from_json(model),
             config=config,
-            bases={name: BaseImage(**base) for name, base in data["bases"].items()},
+            bases={name: PinnedBase(**base) for name, base in data["bases"].items()},
             unresolved=tuple(Unresolved(name, reason) for name, reason in data["unresolved"].items()),
         )
     except FileNotFoundError:
@@ -119,11 +119,11 @@ def make_lock(recipe: Recipe, store: LocalStore, advance: Advance = ignore_progr
     snapshot = source.resolve(advance)
     folder = source.materialise(replace(snapshot, files=snapshot.of_kind("config")), ignore_progress)
     config = load_config(folder)
-    bases: dict[str, BaseImage] = {}
+    bases: dict[str, PinnedBase] = {}
     unresolved = []
     for reference in _recipe_references(recipe):
         try:
-            bases[reference] = resolve_base(reference, recipe.folder)
+            bases[reference] = pin_base(reference, recipe.folder)
         except SourceError as error:
             unresolved.append(Unresolved(reference, f"{error.message}: {error.why}" if error.why else error.message))
     return Lock(_requested(recipe), snapshot, config, bases, tuple(unresolved))

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder.errors import SourceError, StorageError
-from builder.oci.descriptor import Platform
-from builder.oci.manifest import Manifest, StoredManifest
 from builder.oci.reference import Reference
 
-if TYPE_CHECKING:
-    from builder.oci.repository import Repository
-
 PYTHON_LABEL = "io.engine-builder.python"
+PLATFORM = "linux/amd64"
+"""Of all bases: the runtime's wheels are pinned for it alone."""
 
 
 @dataclass(frozen=True)
-class BaseImage:
+class PinnedBase:
     """`digest` is that of the platform's manifest; `python` the version in it, such as "3.11"."""
 
     digest: str
-    platform: str
     python: str
 
 
@@ -34,46 +30,24 @@ def recipe_reference(name: str, folder: Path) -> Reference:
     return replace(reference, layout=folder / reference.layout) if reference.layout else reference
 
 
-def resolve_base(name: str, folder: Path, platform: str = "linux/amd64") -> BaseImage:
-    """Ask the repository of a base image what it holds now. Raises SourceError."""
-    from builder.oci.repository import open_repository  # a whole HTTP client, for the recipes that have a base
+def pin_base(name: str, folder: Path) -> PinnedBase:
+    """Ask the repository of a base image what it holds now. Raises SourceError where it can't be read."""
+    # A whole HTTP client, loaded only for recipes that have a base.
+    from builder.oci.base import read_base
+    from builder.oci.descriptor import Platform
+    from builder.oci.repository import open_repository
 
     reference = recipe_reference(name, folder)
-    repository = open_repository(reference)
     try:
-        manifest = _platform_manifest(repository, reference, platform)
-        config = _config(repository, manifest, name)
+        base = read_base(open_repository(reference), reference.target or "latest", Platform.parse(PLATFORM))
     except StorageError as error:
         raise SourceError(
-            f"can't read the base image {name}", where=error.where, why=error.message, hint=error.hint, code="BASE"
+            f"can't read the base image {name}", where=error.where, why=error.message, hint=error.hint, code=error.code
         ) from error
-    return BaseImage(manifest.descriptor.digest, platform, _python(config, name))
+    return PinnedBase(str(base.reference.digest), _python(base.config, name))
 
 
-def _platform_manifest(repository: Repository, reference: Reference, platform: str) -> StoredManifest:
-    stored = repository.get_manifest(reference.target or "latest")
-    if stored is None:
-        raise SourceError(f"there is no base image {reference}", where=reference, code="BASE_MISSING")
-    found = stored.parse()
-    if isinstance(found, Manifest):
-        return stored
-    for entry in found.manifests:
-        if entry.platform == Platform.parse(platform):
-            chosen = repository.get_manifest(entry.digest)
-            if chosen is not None:
-                return chosen
-    raise SourceError(f"the base image {reference} has nothing for {platform}", where=reference, code="BASE_PLATFORM")
-
-
-def _config(repository: Repository, stored: StoredManifest, name: str) -> dict[str, Any]:
-    manifest = stored.parse()
-    if not isinstance(manifest, Manifest):
-        raise SourceError(f"the base image {name} is an index of indexes", code="BASE")
-    config: dict[str, Any] = json.loads(b"".join(repository.open_blob(manifest.config)))
-    return config
-
-
-def _python(config: dict[str, Any], name: str) -> str:
+def _python(config: Mapping[str, Any], name: str) -> str:
     """From our label, or from PYTHON_VERSION as the official Python images set it."""
     settings = config.get("config") or {}
     environment = dict(entry.partition("=")[::2] for entry in settings.get("Env") or [])

@@ -138,12 +138,11 @@ def _image_parameters(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, ob
         "title": content.name,
         "version": content.version,
         "license": content.model.license,
-        "base": None,
     }
-    base = unit.lock.bases.get(unit.package.base)
-    if base is not None:
-        parameters["base"] = base.digest
-        parameters["runtime"] = runtime_digest(base.python)
+    if base := unit.lock.bases.get(unit.package.base):
+        parameters |= {"base": base.digest, "runtime": runtime_digest(base.python)}
+    elif unit.package.base != "none":
+        parameters["base"] = f"{unit.package.base}, unresolved"
     return parameters
 
 

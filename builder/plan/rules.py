@@ -255,3 +255,19 @@ def kv_cache_holds_one_sequence(unit: Unit) -> Iterator[Finding]:
             suggestion=f"use max_seq_len {memory.kv_tokens} or less, or split the model over more GPUs",
             kv_tokens=memory.kv_tokens,
         )
+
+
+@rule
+def base_image_is_pinned(unit: Unit) -> Iterator[Finding]:
+    """What couldn't be reached when locking can be planned with, not built with."""
+    for item in unit.lock.unresolved:
+        if item.name == unit.package.base:
+            yield _finding(
+                unit,
+                "UNRESOLVED",
+                "warn",
+                f"the base image {item.name} isn't pinned: {item.reason}",
+                "package",
+                "base",
+                suggestion="make it reachable, then run `engine-builder lock --upgrade`",
+            )

@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from builder.errors import HostError, StorageError
-from builder.image.base import read_base
 from builder.image.image import Image, build_image
 from builder.image.layer import Layer
+from builder.oci.base import read_base
 from builder.oci.descriptor import Descriptor, Platform
 from builder.oci.http import HttpRepository
 from builder.oci.layout import LayoutRepository

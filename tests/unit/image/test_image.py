@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from builder.errors import PlanRefused, StorageError, VerificationError
-from builder.image.base import BaseImage
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import Layer
 from builder.image.tar import Entry
+from builder.oci.base import BaseImage
 from builder.oci.descriptor import LAYER_TAR_GZIP, Descriptor
 from builder.oci.reference import Reference
 from builder.store import Artifact, LocalStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builder.lock import Lock
+from builder.lock import Lock, Unresolved
 from builder.model.snapshot import Snapshot, SnapshotFile, classify
 from builder.plan import PlannedUnit, plan_units, resolve_units
 from builder.recipe import load_recipe
@@ -62,6 +62,7 @@ def make_plan(tmp_path: Path) -> MakePlan:
         config: dict[str, Any] | None = None,
         files: dict[str, str] | None = None,
         bases: dict[str, Any] | None = None,
+        unresolved: tuple[Unresolved, ...] = (),
         runtime: str = "r",
     ) -> list[PlannedUnit]:
         file = tmp_path / "tiny.yaml"
@@ -70,7 +71,7 @@ def make_plan(tmp_path: Path) -> MakePlan:
             SnapshotFile(path, 10, digest, classify(path)) for path, digest in (FILES | (files or {})).items()
         )
         snapshot = Snapshot("./model", "sha256:0", pinned)
-        lock = Lock({}, snapshot, SMOLLM2 | (config or {}), bases or {})
+        lock = Lock({}, snapshot, SMOLLM2 | (config or {}), bases or {}, unresolved)
         return plan_units(resolve_units(load_recipe(file), lock), lambda python: f"{runtime}-{python}")
 
     return make

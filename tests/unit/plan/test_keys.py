@@ -1,4 +1,4 @@
-from builder.lock import BaseImage
+from builder.lock import PinnedBase
 from builder.plan import difference, key
 from tests.unit.plan.plans import RECIPE, MakePlan
 
@@ -53,7 +53,7 @@ def test_a_base_image_and_its_runtime_touch_the_image_only(make_plan: MakePlan) 
     text = RECIPE + "package: {base: 'oci:base:py3.11'}\n"
 
     def image(digest: str, runtime: str = "r") -> str:
-        base = BaseImage(f"sha256:{digest}", "linux/amd64", "3.11")
+        base = PinnedBase(f"sha256:{digest}", "3.11")
         unit = make_plan(text=text, bases={"oci:base:py3.11": base}, runtime=runtime)[0]
         assert unit.stages["engine"].derivation == make_plan()[0].stages["engine"].derivation
         return unit.stages["image"].derivation

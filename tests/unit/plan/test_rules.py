@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from builder.errors import RecipeError
+from builder.lock import Unresolved
 from builder.plan import Finding, estimate
 from tests.unit.plan.plans import RECIPE, MakePlan
 
@@ -126,3 +127,10 @@ def test_two_targets_with_one_id_are_refused(make_plan: MakePlan) -> None:
     assert error.value.code == "DUPLICATE_UNIT"
     named = make_plan(text=RECIPE + "  - {sku: cpu, name: small}\n")
     assert named[2].unit.id == "tiny/bf16-tp1/cpu/small"
+
+
+def test_a_base_that_could_not_be_pinned_is_told_and_never_taken_for_none(make_plan: MakePlan) -> None:
+    text = RECIPE + "package: {base: 'oci:base:py3.11'}\n"
+    (planned, _) = make_plan(text=text, unresolved=(Unresolved("oci:base:py3.11", "not there"),))
+    assert {finding.code: finding.severity for finding in planned.findings} == {"UNRESOLVED": "warn"}
+    assert planned.stages["image"].derivation != make_plan()[0].stages["image"].derivation

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from builder.errors import StorageError, UsageError, VerificationError
-from builder.image.base import BaseImage, read_base
 from builder.image.image import Image, build_image
 from builder.image.index import release_index
 from builder.image.layer import Layer
+from builder.oci.base import BaseImage, read_base
 from builder.oci.descriptor import INDEX, Descriptor, Platform
 from builder.oci.layout import LayoutRepository
 from builder.oci.reference import Reference

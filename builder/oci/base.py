@@ -40,18 +40,18 @@ class BaseImage:
     config: Mapping[str, Any]
 
 
-def read_base(repository: Repository, digest: str, platform: Platform) -> BaseImage:
-    """The base with this digest, or its image for the platform if the digest is that of an index."""
-    where = f"{repository.reference}@{digest}"
-    stored = repository.get_manifest(digest)
+def read_base(repository: Repository, target: str, platform: Platform) -> BaseImage:
+    """The base under this tag or digest, or its image for the platform if that is an index."""
+    where = f"{repository.reference.name} {target}"
+    stored = repository.get_manifest(target)
     if stored is None:
         raise _missing(where)
     manifest = stored.parse()
     if isinstance(manifest, Index):
-        digest = _choose(manifest, platform, where).digest
-        stored = repository.get_manifest(digest)
+        chosen = _choose(manifest, platform, where)
+        stored = repository.get_manifest(chosen.digest)
         if stored is None:
-            raise _missing(f"{repository.reference}@{digest}")
+            raise _missing(f"{where} ({chosen.digest})")
         manifest = stored.parse()
     if not isinstance(manifest, Manifest):
         raise bad_manifest(where, "an index inside an index")
@@ -63,7 +63,7 @@ def read_base(repository: Repository, digest: str, platform: Platform) -> BaseIm
     found = Platform.from_json(config)
     if (found.os, found.architecture) != (platform.os, platform.architecture):
         raise _wrong_platform(where, f"it is for {found}", platform)
-    return BaseImage(repository.reference.with_digest(digest), layers, config)
+    return BaseImage(repository.reference.with_digest(stored.descriptor.digest), layers, config)
 
 
 def _choose(index: Index, platform: Platform, where: str) -> Descriptor:

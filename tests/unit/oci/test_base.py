@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuilderError
-from builder.image.base import read_base
+from builder.oci.base import read_base
 from builder.oci.descriptor import (
     CONFIG,
     DOCKER_LAYER_TAR_GZIP,
