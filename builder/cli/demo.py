@@ -6,6 +6,7 @@ It runs the same commands as a user would, and ends by printing them. A second r
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -38,13 +39,14 @@ def main() -> int:
         answer = _ask(release["reference"])
         answered.write_text(answer + "\n")
     click.echo(f"\nQ: {QUESTION}\nA: {answered.read_text().strip()}\n")
+    program = os.path.relpath(Path(sys.executable).with_name("engine-builder"))
     click.echo(f"image  {unit['image']}\n\nGo on with:")
     for command in (
         f"build --recipe {RECIPE}",
         f"publish --recipe {RECIPE} --registry {REGISTRY}",
         f"serve {release['reference']}",
     ):
-        click.echo(f"  {Path(sys.executable).parent / 'engine-builder'} {command}")
+        click.echo(f"  {program} {command}")
     return 0
 
 

@@ -17,7 +17,14 @@ import triton_python_backend_utils as pb_utils
 from builder.reference.model import ReferenceModel
 from builder.reference.sampling import Sampler, SamplingParams
 from builder.runtime.models.batcher import Batcher, Cancelled, Generation
-from builder.runtime.models.tensors import error_response, optional_input, parameter, refuse_inputs, required_input
+from builder.runtime.models.tensors import (
+    error_response,
+    optional_input,
+    parameter,
+    refuse_inputs,
+    required_input,
+    response,
+)
 from builder.runtime.models.words import unpack_words
 
 _UNSUPPORTED = (
@@ -128,6 +135,7 @@ class _Answer:
         self._counts = [
             name for name in ("num_input_tokens", "num_output_tokens") if _scalar(request, f"return_{name}", False)
         ]
+        self._requested = frozenset(request.requested_output_names())
         self._sender = sender
         self._streaming: bool = _scalar(request, "streaming", False)
         self._with_prompt = not (self._streaming or _scalar(request, "exclude_input_in_output", exclude_input))
@@ -149,12 +157,12 @@ class _Answer:
 
     def on_error(self, error: Exception) -> None:
         self.forget()
-        response = error_response(error)
+        failure = error_response(error)
         if isinstance(error, Cancelled):
-            response = pb_utils.InferenceResponse(
+            failure = pb_utils.InferenceResponse(
                 [], error=pb_utils.TritonError(str(error), pb_utils.TritonError.CANCELLED)
             )
-        self._sender.send(response, flags=_FINAL)
+        self._sender.send(failure, flags=_FINAL)
 
     def is_cancelled(self) -> bool:
         return self.stopped or bool(self._sender.is_cancelled())
@@ -171,7 +179,7 @@ class _Answer:
             outputs["cum_log_probs"] = np.array([[sum(self._log_probs)]], np.float32)
         counts = {"num_input_tokens": len(self._prompt), "num_output_tokens": len(self._tokens)}
         outputs |= {name: np.array([[counts[name]]], np.int32) for name in self._counts}
-        return pb_utils.InferenceResponse([pb_utils.Tensor(name, value) for name, value in outputs.items()])
+        return response(outputs, self._requested)
 
 
 _SAMPLING_INPUTS = {

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from builder.runtime.models.tensors import error_response, optional_input, parameter, refuse_inputs, required_input
+from builder.runtime.models.tensors import (
+    error_response,
+    optional_input,
+    parameter,
+    refuse_inputs,
+    required_input,
+    response,
+)
 
 _PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
@@ -101,8 +108,8 @@ class TritonPythonModel:
     def _answer(self, request: Any, sender: Any) -> None:
         """Answer one request; whatever happens, its last response carries the final flag."""
         try:
-            for response in self._responses(request, sender):
-                sender.send(response)
+            for part in self._responses(request, sender):
+                sender.send(part)
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         except Exception as error:
             sender.send(error_response(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -115,6 +122,7 @@ class TritonPythonModel:
         prepared = _call("preprocessing", _renamed(request, _PREPROCESSING_INPUTS), list(_PREPROCESSING_OUTPUTS))
         inputs = [pb_utils.Tensor(name, prepared[key]) for key, name in _PREPROCESSING_OUTPUTS.items()]
         text = _StreamedText(whole=self._accumulate or not stream)
+        requested = frozenset(request.requested_output_names())
         request_id = str(uuid.uuid4())
         call = pb_utils.InferenceRequest(
             model_name=self._engine,
@@ -123,15 +131,15 @@ class TritonPythonModel:
             requested_output_names=["output_ids", "sequence_length", *_ENGINE_OUTPUTS],
         )
         with self._watch.watching(sender, request_id):
-            for response in call.exec(decoupled=True):
-                if response.has_error():
-                    raise RuntimeError(response.error().message())
-                outputs = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+            for answer in call.exec(decoupled=True):
+                if answer.has_error():
+                    raise RuntimeError(answer.error().message())
+                outputs = {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
                 if "output_ids" in outputs:
-                    passed = [pb_utils.Tensor(name, outputs[name]) for name in _ENGINE_OUTPUTS if name in outputs]
-                    yield pb_utils.InferenceResponse([_text_output(text.add(outputs)), *passed])
+                    passed = {name: outputs[name] for name in _ENGINE_OUTPUTS if name in outputs}
+                    yield response({"text_output": _text_output(text.add(outputs)), **passed}, requested)
         if rest := text.rest():
-            yield pb_utils.InferenceResponse([_text_output(rest)])
+            yield response({"text_output": _text_output(rest)}, requested)
 
 
 class _StreamedText:
@@ -162,7 +170,7 @@ class _StreamedText:
 
 
 def _text_output(text: str) -> Any:
-    return pb_utils.Tensor("text_output", np.array([[text.encode()]], np.object_))
+    return np.array([[text.encode()]], np.object_)
 
 
 class _CancellationWatch:
