@@ -24,12 +24,16 @@ QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 @pytest.fixture(scope="module")
-def published(
-    smollm2_store: Path, base_image: str, docker_registry: Registry, tmp_path_factory: pytest.TempPathFactory
-) -> str:
-    """The reference of a release whose image for the SKU `cpu` stands on a base."""
-    recipe = tmp_path_factory.mktemp("recipes") / SMOLLM2.name
-    recipe.write_text(SMOLLM2.read_text() + f"package: {{base: '{base_image}'}}\n")
+def recipe(base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's recipe, with images that stand on a base."""
+    file = tmp_path_factory.mktemp("recipes") / SMOLLM2.name
+    file.write_text(SMOLLM2.read_text() + f"package: {{base: '{base_image}'}}\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def published(smollm2_store: Path, recipe: Path, docker_registry: Registry) -> str:
+    """The reference of its release."""
     for command in (["build"], ["publish", "--registry", docker_registry.reference("smollm2")]):
         done = engine_builder(*command, "--recipe", recipe, "--unit", "*/cpu", store=smollm2_store)
         assert done.returncode == 0, done.stderr
@@ -40,6 +44,7 @@ def published(
 def running(dockerd: Dockerd, reference: str) -> Iterator[tuple[Container, str]]:
     """A container as UID 1000 with a read-only root and a writable cache volume; its address."""
     dockerd.client.images.pull(reference)
+    cache = dockerd.client.volumes.create()
     container = dockerd.client.containers.run(
         reference,
         detach=True,
@@ -47,7 +52,7 @@ def running(dockerd: Dockerd, reference: str) -> Iterator[tuple[Container, str]]
         read_only=True,
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
-        tmpfs={"/opt/nim/.cache": "uid=1000,gid=1000,mode=0755"},
+        volumes={cache.name: {"bind": "/opt/nim/.cache", "mode": "rw"}},
         ports={"8000/tcp": ("127.0.0.1", None)},
     )
     try:
@@ -55,7 +60,8 @@ def running(dockerd: Dockerd, reference: str) -> Iterator[tuple[Container, str]]
         port = container.ports["8000/tcp"][0]["HostPort"]
         yield container, f"http://127.0.0.1:{port}"
     finally:
-        container.remove(force=True)
+        container.remove(force=True, v=True)
+        cache.remove()
 
 
 def status(url: str) -> int:
@@ -197,6 +203,16 @@ def test_the_layers_are_base_runtime_repository_and_engine(published: str, smoll
     assert [layer["role"] for layer in image["layers"]] == ["base", "runtime", "repository", "engine"]
     assert image["config"]["Entrypoint"][:3] == ["python3.11", "-m", "builder.runtime"]
     assert image["config"]["User"] == "1000:1000"
+
+
+def test_the_image_on_a_base_is_the_same_from_another_store(
+    published: str, recipe: Path, smollm2_store: Path, tmp_path: Path
+) -> None:
+    digests = set()
+    for store in (smollm2_store, tmp_path / "store"):
+        done = engine_builder("build", "--recipe", recipe, "--unit", "*/cpu", "--format", "json", store=store)
+        digests.add(json.loads(done.stdout)["units"][0]["image"])
+    assert len(digests) == 1
 
 
 def test_pull_takes_the_served_tree_alone(published: str, smollm2_store: Path, tmp_path: Path) -> None:
