@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.checkpoint.convert import convert
-from builder.errors import ToolchainError
+from builder.errors import ToolchainError, VerificationError
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import BUNDLE_ROOT, Layer
@@ -26,6 +26,7 @@ from builder.reference.errors import ReferenceModelError
 from builder.store import Artifact, FileDigest, LocalStore, Workspace
 from builder.store.digests import Advance
 from builder.triton.configs import ServingSettings
+from builder.triton.lint import lint_repository
 from builder.triton.repository import write_repository
 
 RUNTIME = "runtime"
@@ -96,6 +97,8 @@ def repository(unit: Unit, context: Context) -> None:
     files = [file.path for file in unit.lock.snapshot.of_kind("tokenizer", "config")]
     served = [path for path in files if path not in ("config.json", "hf_quant_config.json", "quantize_config.json")]
     write_repository(settings, source, served, context.workspace.path)
+    for finding in lint_repository(context.workspace.path / "models", unit.limits.max_batch_size):
+        raise VerificationError(finding.message, where=f"models/{finding.where} of {unit.id}", code=finding.code)
 
 
 def image(unit: Unit, context: Context) -> None:

@@ -27,12 +27,19 @@ class Health:
         self.phase = Phase.STARTING
         self._probe = probe
         self._clock = clock
+        self.failed_probes = 0
+        """In a row."""
         self._last_token = float("-inf")
         self._probing = asyncio.Lock()
 
     def token(self) -> None:
         """The engine just generated something."""
         self._last_token = self._clock()
+        self.failed_probes = 0
+
+    def suspect(self) -> None:
+        """The engine just failed at something; the next question is answered by a probe."""
+        self._last_token = float("-inf")
 
     async def is_ready(self) -> bool:
         if self.phase is not Phase.SERVING:
@@ -48,6 +55,7 @@ class Health:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self._probe()
         except Exception:
+            self.failed_probes += 1
             return False
         self.token()
         return True

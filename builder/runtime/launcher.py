@@ -7,6 +7,7 @@ shared memory under a private prefix; both go when Triton stops. The served tree
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import importlib.util
 import os
@@ -86,7 +87,7 @@ class Triton:
     """A running server for one bundle."""
 
     def __init__(self, bundle: Bundle, cache: Path, installation: Installation) -> None:
-        """Starts the process. Raises HostError where `cache` can't be written or no port is free."""
+        """Starts the process; it ends with the thread that calls this. Raises HostError for an unwritable cache."""
         self.http_port, self.grpc_port, self.metrics_port = _free_ports(3)
         self._shared_memory_prefix = f"engine-builder-{os.getpid()}-{secrets.token_hex(4)}"
         self._tail: deque[str] = deque(maxlen=200)
@@ -100,6 +101,7 @@ class Triton:
                 stderr=subprocess.STDOUT,
                 env=_environment(installation),
                 start_new_session=True,  # Ctrl-C is for us alone; we stop Triton after the last answer
+                preexec_fn=_die_with_parent,
                 text=True,
                 errors="replace",
             )
@@ -167,10 +169,8 @@ class Triton:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _command(self, bundle: Bundle, installation: Installation) -> list[str]:
-        models = bundle.models
-        if bundle.root != IMAGE_ROOT:
-            models = self._folder / "models"
-            relocate_models(bundle, models)
+        models = self._folder / "models"
+        copy_models(bundle, models)
         backends = installation.backends
         if installation.stub:
             backends = self._folder / "backends"
@@ -198,20 +198,32 @@ class Triton:
             sys.stderr.flush()
 
 
-def relocate_models(bundle: Bundle, target: Path) -> None:
-    """A copy of the model repository whose parameters name the bundle's own folder; versions are links into it."""
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Runs in the new process: Triton must not outlive us where we are killed outright (prctl(2))."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def copy_models(bundle: Bundle, target: Path) -> None:
+    """A copy of the model repository whose parameters name the bundle's own folder.
+
+    A copy also because the stubs leave compiled code beside a `model.py`, whatever the environment says.
+    """
     for model in sorted(bundle.models.iterdir()):
+        for file in model.rglob("*"):
+            if file.is_file():
+                copy = target / file.relative_to(bundle.models)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
         config = text_format.Parse((model / "config.pbtxt").read_text(), ModelConfig())
         for parameter in config.parameters.values():
             path = Path(parameter.string_value)
             if path.is_relative_to(IMAGE_ROOT):
                 parameter.string_value = str(bundle.root / path.relative_to(IMAGE_ROOT))
-        folder = target / model.name
-        folder.mkdir(parents=True)
-        (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
-        for version in model.iterdir():
-            if version.is_dir():
-                (folder / version.name).symlink_to(version.resolve())
+        (target / model.name / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 
 def _link_backends(backends: Path, stub: Path, target: Path) -> None:
@@ -237,8 +249,6 @@ def _environment(installation: Installation) -> Mapping[str, str]:
         "PYTHONHOME": sys.base_prefix,
         "PYTHONPATH": ":".join(packages),
         "PYTHONNOUSERSITE": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",  # the served tree stays as it was sealed
-        "PYTHONUNBUFFERED": "1",
     }
 
 

@@ -32,6 +32,11 @@ START_SECONDS = 1800.0
 
 GRACE_SECONDS = 30.0
 
+WATCH_SECONDS = 2.0
+
+FAILED_PROBES = 3
+"""So many tokens in a row that did not come mean that the engine is dead, and that a new process must be started."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -118,15 +123,16 @@ class _Server:
     async def _until_stopped(self, listener: socket.socket, triton: Triton) -> None:
         """Start, serve and drain. Raises ToolchainError if Triton dies meanwhile."""
         life = asyncio.create_task(self._live(listener, triton))
-        death = asyncio.create_task(_death(triton))
+        death = asyncio.create_task(self._death(triton))
+        watch = asyncio.create_task(self._watch())
         try:
             await asyncio.wait({life, death}, return_when=asyncio.FIRST_COMPLETED)
             for task in (death, life):
                 if task.done():
                     task.result()
         finally:
-            death.cancel()
-            life.cancel()
+            for task in (life, death, watch):
+                task.cancel()
 
     async def _live(self, listener: socket.socket, triton: Triton) -> None:
         started = time.monotonic()
@@ -161,6 +167,20 @@ class _Server:
         await self._drain()
         await engine.close()
 
+    async def _death(self, triton: Triton) -> None:
+        """Returns never: raises ToolchainError once Triton is gone, or answers no more while it seems to live."""
+        while triton.poll() is None:
+            if self._service.health.failed_probes >= FAILED_PROBES:
+                raise triton.failure("the engine no longer answers")
+            await asyncio.sleep(0.1)
+        raise triton.failure("Triton died")
+
+    async def _watch(self) -> None:
+        """Look after the engine even if nobody asks for its readiness."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self._service.health.is_ready()
+
     async def _drain(self) -> None:
         self._service.health.phase = Phase.DRAINING
         if self._service.in_flight:
@@ -182,12 +202,6 @@ class _Http(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-async def _death(triton: Triton) -> None:
-    while triton.poll() is None:
-        await asyncio.sleep(0.1)
-    raise triton.failure("Triton died")
 
 
 def reap_orphans(own: int, poll_own: Callable[[], int | None]) -> None:

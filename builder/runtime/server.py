@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from builder import __version__
 from builder.errors import UsageError
@@ -40,7 +42,7 @@ from builder.runtime.tokenizer import Tokenizer
 
 
 class Service:
-    """All that the routes share. `engine` is None until it runs; `in_flight` counts open answers."""
+    """All that the routes share. `engine` is None until it runs; `in_flight` counts POST requests not yet answered."""
 
     def __init__(self, bundle: Bundle, model_names: Sequence[str] = ()) -> None:
         self.bundle = bundle
@@ -62,7 +64,6 @@ class Service:
         source = answer(
             engine, self.tokenizer, self.bundle.eos_token_ids, prompt, max_tokens, request.sampling, request.stop
         )
-        self.in_flight += 1
         try:
             with self.metrics.request(len(prompt)) as measured:
                 async with aclosing(source):
@@ -71,8 +72,9 @@ class Service:
                         measured.generated(piece.tokens)
                         measured.finish_reason = piece.finish_reason or measured.finish_reason
                         yield piece
-        finally:
-            self.in_flight -= 1
+        except EngineError:
+            self.health.suspect()
+            raise
 
     def check(self, request: CommonRequest) -> None:
         """Raises RequestError for a model that isn't served here, or while nothing can be."""
@@ -157,6 +159,7 @@ def create_app(service: Service) -> Starlette:
             Route("/v1/metadata", metadata),
             Route("/v1/version", version),
         ],
+        middleware=[Middleware(_InFlight, service)],
         exception_handlers={
             RequestError: _refusal,
             EngineError: _engine_failure,
@@ -164,6 +167,22 @@ def create_app(service: Service) -> Starlette:
             ClientDisconnect: _nobody_listens,
         },
     )
+
+
+class _InFlight:
+    """Counts requests from their first byte to the last of their answer, so that a shutdown forgets none."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        count = 1 if scope.get("method") == "POST" else 0
+        self._service.in_flight += count
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._service.in_flight -= count
 
 
 class _ChatShape:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.bundle import smollm2_bundle
 from tests.integration.hub_server import hub
 from tests.integration.services import Dockerd, Registry, require, require_root, run_docker_registry, run_dockerd
 from tests.integration.smollm2 import smollm2
 
-__all__ = ["base_image", "docker_registry", "dockerd", "hub", "smollm2"]
+__all__ = ["base_image", "docker_registry", "dockerd", "hub", "smollm2", "smollm2_bundle"]
 
 MAKE_BASE = Path(__file__).parents[2] / "containers/reference/make-base"
 

@@ -22,9 +22,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.integration.bundle import MODEL, QUESTION, smollm2_bundle
-
-__all__ = ["smollm2_bundle"]
+from tests.integration.bundle import MAX_INPUT_LEN, MODEL, QUESTION
 
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 LONG: Any = [{"role": "user", "content": "Count from 1 to 1000, one number per line."}]
@@ -168,9 +166,9 @@ def test_the_openai_client_understands_refusals(server: Server) -> None:
 
 
 def test_the_longest_answer_that_fits_is_counted_to_the_token(server: Server) -> None:
-    status, body = server.post("/v1/completions", {"model": MODEL, "prompt": [1] * 1024, "max_tokens": 1})
-    assert (status, body["usage"]["prompt_tokens"]) == (200, 1024)
-    assert server.post("/v1/completions", {"model": MODEL, "prompt": [1] * 1025, "max_tokens": 1})[0] == 400
+    status, body = server.post("/v1/completions", {"model": MODEL, "prompt": [1] * MAX_INPUT_LEN, "max_tokens": 1})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, MAX_INPUT_LEN)
+    assert server.post("/v1/completions", {"model": MODEL, "prompt": [1] * (MAX_INPUT_LEN + 1), "max_tokens": 1})[0] == 400
 
 
 def test_a_seed_makes_sampling_repeatable_and_the_default_is_to_sample(server: Server) -> None:
@@ -225,9 +223,7 @@ def test_metrics_hold_our_names_and_triton_s(server: Server) -> None:
 
 
 def test_the_served_tree_stays_as_it_was(server: Server, smollm2_bundle: Path) -> None:
-    names = {path.name for path in smollm2_bundle.rglob("*")}
-    assert not {"__pycache__"} & names
-    assert not list(smollm2_bundle.rglob("*.pyc"))
+    assert not list(smollm2_bundle.rglob("__pycache__"))
     assert "Traceback" not in server.log.read_text()
 
 
@@ -306,6 +302,15 @@ def test_sigterm_while_loading_ends_at_once(smollm2_bundle: Path, tmp_path: Path
         assert leftovers(server) == []
 
 
+def test_triton_does_not_outlive_a_server_that_is_killed(smollm2_bundle: Path, tmp_path: Path) -> None:
+    with running(smollm2_bundle, tmp_path) as server:
+        server.wait_until_ready()
+        server.process.kill()
+        server.process.wait(60)
+        while server.children("triton"):
+            time.sleep(0.05)
+
+
 def test_when_triton_dies_the_server_ends_with_its_exit_code(smollm2_bundle: Path, tmp_path: Path) -> None:
     with running(smollm2_bundle, tmp_path) as server:
         server.wait_until_ready()
@@ -317,6 +322,21 @@ def test_when_triton_dies_the_server_ends_with_its_exit_code(smollm2_bundle: Pat
         assert "exit status -9" in log
         assert leftovers(server) == []
         assert server.children("triton") == []
+
+
+def test_when_the_engine_s_process_dies_under_triton_the_server_notices_and_ends(
+    smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    """Triton goes on and calls itself ready; only a container that ends is started anew."""
+    with running(smollm2_bundle, tmp_path) as server:
+        server.wait_until_ready()
+        for stub in server.children("models/tensorrt_llm/1/model.py"):
+            os.kill(stub, signal.SIGKILL)
+        assert server.post("/v1/completions", {"model": MODEL, "prompt": "x"})[0] == 500
+        assert not server.is_ready()
+        assert server.process.wait(60) == 5
+        assert "error[TRITON_FAILED]: the engine no longer answers" in server.log.read_text()
+        assert leftovers(server) == []
 
 
 def test_an_engine_that_cannot_be_loaded_is_explained_in_the_model_s_words(

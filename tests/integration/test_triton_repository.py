@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import queue
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,15 @@ from builder.runtime.launcher import Triton, find_triton
 from builder.runtime.models.words import pack_words
 from builder.runtime.tokenizer import Tokenizer
 from builder.triton.configs import MODELS
-from tests.integration.bundle import CHAT, smollm2_bundle
-
-__all__ = ["smollm2_bundle"]
+from tests.integration.bundle import CHAT
 
 PROMPT = "The capital of France is"
 TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL", "object": "BYTES"}
 
 
-@pytest.fixture(scope="module")
-def triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    server = Triton(Bundle.open(smollm2_bundle), tmp_path_factory.mktemp("cache"), find_triton())
+@contextmanager
+def running(root: Path, cache: Path) -> Iterator[Triton]:
+    server = Triton(Bundle.open(root), cache, find_triton())
     try:
         while not server.is_ready():
             assert server.poll() is None, server.failure("Triton did not start").render()
@@ -39,6 +40,12 @@ def triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    with running(smollm2_bundle, tmp_path_factory.mktemp("cache")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +103,8 @@ class Stream:
             if response.parameters["triton_final_response"].bool_param:
                 return
 
-    def close(self, *, cancel: bool = False) -> None:
-        self._client.stop_stream(cancel_requests=cancel)
+    def close(self) -> None:
+        self._client.stop_stream()
         self._client.close()
 
 
@@ -247,7 +254,7 @@ def test_eight_at_a_time_give_what_one_after_another_gives(triton: Triton, token
         ({"max_tokens": 5000}, "max_seq_len"),
         ({"max_tokens": 0}, "request_output_len"),
         ({"text_input": ""}, "empty"),
-        ({"text_input": "a b " * 600}, "max_input_len"),
+        ({"text_input": "a b " * 1200}, "max_input_len"),
         ({"beam_width": 2}, "beam_width"),
         ({"temperature": -1.0}, "temperature"),
         ({"embedding_bias_words": ["a"], "embedding_bias_weights": [1.0]}, "not supported"),
@@ -284,15 +291,66 @@ def test_a_stopped_request_frees_its_place(triton: Triton) -> None:
     stream.close()
 
 
-def test_cancelling_a_bls_request_frees_its_place_in_the_engine(triton: Triton) -> None:
-    stream = Stream(triton)
-    for _ in range(8):
-        stream.send(
-            "tensorrt_llm_bls",
-            text_input=np.array([[PROMPT.encode()]], np.object_),
-            max_tokens=np.array([[2000]], np.int32),
-            stream=np.array([[True]]),
-        )
-    next(stream.responses())
-    stream.close(cancel=True)
-    assert len(tokens_of(ask_engine(triton, [5, 6], 4))) == 4
+def test_clients_of_bls_that_go_away_free_their_places_and_threads(triton: Triton) -> None:
+    """Five times eight answers of two thousand tokens, where the engine takes eight at a time and BLS 32."""
+    body = json.dumps({"text_input": PROMPT, "max_tokens": 2000, "stream": True})
+    for _ in range(5):
+        connections = [http.client.HTTPConnection("127.0.0.1", triton.http_port) for _ in range(8)]
+        for connection in connections:
+            connection.request("POST", "/v2/models/tensorrt_llm_bls/generate_stream", body)
+        responses = [connection.getresponse() for connection in connections]
+        for response, connection in zip(responses, connections, strict=True):
+            response.readline()
+            response.close()
+            connection.close()
+    _, answer = generate(triton, "tensorrt_llm_bls", text_input=PROMPT, max_tokens=6)
+    assert "Paris" in answer["text_output"]
+
+
+BREAKS_MIDWAY = """
+from builder.reference.model import ReferenceModel
+
+decode = ReferenceModel.decode
+
+
+def breaks(self, tokens, caches):
+    if any(cache.capacity > 20 and cache.length > 9 for cache in caches):
+        raise MemoryError("no memory for another token")
+    return decode(self, tokens, caches)
+
+
+ReferenceModel.decode = breaks
+"""
+
+
+@pytest.fixture(scope="module")
+def breaking_triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """Its engine breaks in the middle of answers of 20 tokens."""
+    root = tmp_path_factory.mktemp("breaking") / "bundle"
+    shutil.copytree(smollm2_bundle, root, copy_function=os.link)
+    code = root / "models/tensorrt_llm/1/model.py"
+    text = code.read_text()
+    code.unlink()
+    code.write_text(text + BREAKS_MIDWAY)
+    with running(root, tmp_path_factory.mktemp("cache")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_an_engine_that_breaks_midway_ends_the_stream_with_an_error(model: str, breaking_triton: Triton) -> None:
+    for _ in range(2):
+        events = generate_stream(breaking_triton, model, text_input=PROMPT, max_tokens=20, stream=True)
+        assert len(events) > 3
+        assert "error" in events[-1]
+        status, body = generate(breaking_triton, model, text_input=PROMPT, max_tokens=20)
+        assert status != 200 or "error" in body
+        _, body = generate(breaking_triton, model, text_input=PROMPT, max_tokens=5)
+        assert "Paris" in body["text_output"]
+
+
+def test_an_engine_that_breaks_midway_tells_its_own_client_why(breaking_triton: Triton, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(PROMPT, add_special_tokens=False)
+    for streaming in (True, False):
+        with pytest.raises(RuntimeError, match="no memory for another token"):
+            ask_engine(breaking_triton, ids, 20, streaming=streaming)
+    assert len(tokens_of(ask_engine(breaking_triton, ids, 4))) == 4

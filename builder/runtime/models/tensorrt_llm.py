@@ -156,13 +156,13 @@ class _Answer:
             self._sender.send(self._response(whole, self._log_probs), flags=flags)
 
     def on_error(self, error: Exception) -> None:
+        """A cancelled request just ends. An error and the final flag are sent apart: sent together in the middle of an
+        answer, a BLS caller on Triton 2.51 would hear neither and wait for ever.
+        """
         self.forget()
-        failure = error_response(error)
-        if isinstance(error, Cancelled):
-            failure = pb_utils.InferenceResponse(
-                [], error=pb_utils.TritonError(str(error), pb_utils.TritonError.CANCELLED)
-            )
-        self._sender.send(failure, flags=_FINAL)
+        if not isinstance(error, Cancelled):
+            self._sender.send(error_response(error))
+        self._sender.send(flags=_FINAL)
 
     def is_cancelled(self) -> bool:
         return self.stopped or bool(self._sender.is_cancelled())

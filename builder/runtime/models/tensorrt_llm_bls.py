@@ -135,9 +135,10 @@ class TritonPythonModel:
                 if answer.has_error():
                     raise RuntimeError(answer.error().message())
                 outputs = {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
-                if "output_ids" in outputs:
-                    passed = {name: outputs[name] for name in _ENGINE_OUTPUTS if name in outputs}
-                    yield response({"text_output": _text_output(text.add(outputs)), **passed}, requested)
+                if not outputs:  # all that Triton 2.51 lets through of an error after the first response
+                    raise RuntimeError("the engine failed in the middle of the answer; its log says why")
+                passed = {name: outputs[name] for name in _ENGINE_OUTPUTS if name in outputs}
+                yield response({"text_output": _text_output(text.add(outputs)), **passed}, requested)
         if rest := text.rest():
             yield response({"text_output": _text_output(rest)}, requested)
 

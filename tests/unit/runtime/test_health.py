@@ -53,6 +53,19 @@ def test_an_engine_that_died_is_noticed() -> None:
     engine.alive = False
     clock.now += FRESH_SECONDS
     assert not asyncio.run(health.is_ready())
+    assert not asyncio.run(health.is_ready())
+    assert health.failed_probes == 2
+    engine.alive = True
+    assert asyncio.run(health.is_ready())
+    assert health.failed_probes == 0
+
+
+def test_a_suspected_engine_is_probed_at_once() -> None:
+    health, engine, _ = serving()
+    health.token()
+    health.suspect()
+    assert asyncio.run(health.is_ready())
+    assert engine.probes == 1
 
 
 def test_callers_at_the_same_time_share_one_probe() -> None:

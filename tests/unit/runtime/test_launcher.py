@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from builder.errors import HostError
 from builder.runtime.bundle import Bundle
-from builder.runtime.launcher import Installation, Triton, find_triton, relocate_models
+from builder.runtime.launcher import Installation, Triton, copy_models, find_triton
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def model(bundle: Bundle) -> Path:
 
 def test_paths_of_the_image_become_paths_of_the_bundle_in_a_copy(bundle: Bundle, model: Path, tmp_path: Path) -> None:
     before = (model / "config.pbtxt").read_bytes()
-    relocate_models(bundle, tmp_path / "copy")
+    copy_models(bundle, tmp_path / "copy")
     text = (tmp_path / "copy/preprocessing/config.pbtxt").read_text()
     parameters = text_format.Parse(text, ModelConfig()).parameters
     assert parameters["tokenizer_dir"].string_value == str(bundle.tokenizer)

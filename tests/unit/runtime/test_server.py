@@ -235,6 +235,24 @@ def test_while_draining_it_is_not_ready_and_takes_no_more(service: Service, clie
     assert client.post("/v1/chat/completions", json=QUESTION).status_code == 503
 
 
+def test_requests_in_flight_are_counted_until_they_are_answered(
+    service: Service, client: TestClient, engine: FakeEngine
+) -> None:
+    counted: list[int] = []
+    generate = engine.generate
+
+    def spy(prompt: Sequence[int], max_tokens: int, sampling: Sampling) -> AsyncGenerator[list[int], None]:
+        counted.append(service.in_flight)
+        return generate(prompt, max_tokens, sampling)
+
+    engine.generate = spy  # type: ignore[method-assign]
+    client.post("/v1/chat/completions", json=QUESTION)
+    client.post("/v1/chat/completions", json=QUESTION | {"stream": True})
+    client.post("/v1/chat/completions", content=b"{")
+    assert counted == [1, 1]
+    assert service.in_flight == 0
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/v1/metrics"])
 def test_metrics_are_nim_s_and_triton_s(path: str, service: Service, client: TestClient, engine: FakeEngine) -> None:
     service.engine_metrics = lambda: 'nv_inference_count{model="tensorrt_llm"} 3\n'
