@@ -7,7 +7,7 @@
         facts.json                  how it was made: duration, host, command; outside the digest
       derivations/STAGE/KEY         a text file: the content key under which the artifact lies
       history/UNIT/STAGE.json       the inputs of the last build of that unit, to explain a miss
-      work/STAGE-KEY/               a workspace; left over only by a crash, and cleared by the next run
+      work/STAGE-KEY[.sealed]/      a workspace; left over only by a crash, and cleared by the next run
       locks/STAGE-KEY               held by the process that builds this key
       digests.sqlite                digests of files in other caches (see `DigestCache`)
 
@@ -141,19 +141,23 @@ class LocalStore:
     def building(self, stage: str, key: str) -> Iterator[Workspace]:
         """An empty workspace for this key, with the key's lock held; removed again unless sealed."""
         name = f"{stage}-{key}"
-        path = self.root / "work" / name
+        path, sealed = self.root / "work" / name, self.root / "work" / f"{name}.sealed"
+
+        def clear() -> None:
+            for left in (path, sealed):
+                shutil.rmtree(left, ignore_errors=True)
+
         with disk_errors(self.root), self._lock(name):
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir(parents=True)
-            try:
+            try:  # from here on: an interruption may come as soon as there is a folder
+                clear()
+                path.mkdir(parents=True)
                 yield Workspace(path)
             finally:
-                shutil.rmtree(path, ignore_errors=True)
+                clear()
 
     def seal(self, stage: str, key: str, workspace: Workspace, facts: Mapping[str, Any]) -> Artifact:
         """Turn a finished workspace into an artifact: manifest last, then one rename."""
         sealed = self.root / "work" / f"{stage}-{key}.sealed"
-        shutil.rmtree(sealed, ignore_errors=True)
         sealed.mkdir()
         entries = []
         for path in sorted(workspace.path.rglob("*")):

@@ -168,7 +168,9 @@ def test_the_openai_client_understands_refusals(server: Server) -> None:
 def test_the_longest_answer_that_fits_is_counted_to_the_token(server: Server) -> None:
     status, body = server.post("/v1/completions", {"model": MODEL, "prompt": [1] * MAX_INPUT_LEN, "max_tokens": 1})
     assert (status, body["usage"]["prompt_tokens"]) == (200, MAX_INPUT_LEN)
-    assert server.post("/v1/completions", {"model": MODEL, "prompt": [1] * (MAX_INPUT_LEN + 1), "max_tokens": 1})[0] == 400
+    assert (
+        server.post("/v1/completions", {"model": MODEL, "prompt": [1] * (MAX_INPUT_LEN + 1), "max_tokens": 1})[0] == 400
+    )
 
 
 def test_a_seed_makes_sampling_repeatable_and_the_default_is_to_sample(server: Server) -> None:

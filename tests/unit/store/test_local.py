@@ -53,6 +53,20 @@ def test_a_failed_stage_leaves_neither_workspace_nor_artifact(tmp_path: Path) ->
     assert list((tmp_path / "work").iterdir()) == []
 
 
+def test_an_interruption_while_sealing_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builder.store.local._sync_tree", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        build(store, {"a": b"1"})
+    assert list((tmp_path / "work").iterdir()) == []
+    monkeypatch.undo()
+    assert build(store, {"a": b"1"}).size == 1
+
+
 def test_what_a_crash_left_in_a_workspace_is_gone_in_the_next_run(tmp_path: Path) -> None:
     left = tmp_path / "work" / "engine-k1" / "old"
     left.parent.mkdir(parents=True)
