@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import engine_builder, signalled
+from tests.integration.hub_server import HubServer
 from tests.integration.smollm2 import SmolLM2
 from tests.tiny_model import RECIPE, write_tiny_model, write_tiny_recipe
 from tests.unit.model.sources.index_server import running_index
@@ -187,6 +188,32 @@ def test_drift_of_the_source_is_classified_and_never_built(tmp_path: Path) -> No
     drifted = engine_builder("build", "--recipe", recipe, store=store)
     assert drifted.returncode == 4
     assert "model.safetensors" in drifted.stderr
+
+
+def test_a_model_of_the_hub_is_pinned_by_its_commit(hub: HubServer, tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "model")
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
+    commit = hub.push("acme/tiny", files)
+    recipe, store = tmp_path / "tiny.yaml", tmp_path / "store"
+    recipe.write_text(RECIPE.replace("./model", "hf://acme/tiny, revision: main"))
+    env = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf")}
+
+    def run(*command: str) -> tuple[int, str]:
+        done = engine_builder(*command, "--recipe", recipe, store=store, env=env)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("build")[0] == 0
+    assert json.loads(recipe.with_name("tiny.lock.json").read_text())["model"]["revision"] == commit
+    local = write_tiny_recipe(tmp_path / "local")
+    assert build(local, tmp_path / "other")["image"] in run("build")[1]
+
+    files["model.safetensors"] = (write_tiny_model(tmp_path / "new", seed=1) / "model.safetensors").read_bytes()
+    moved = hub.push("acme/tiny", files)
+    shutil.rmtree(store / "artifacts")
+    assert run("build", "--frozen")[0] == 0
+    code, shown = run("lock", "--check")
+    assert code == 4
+    assert f"weights: model.safetensors changed; revision {commit} is now {moved}" in shown
 
 
 def test_frozen_refuses_what_is_not_locked(tmp_path: Path) -> None:
