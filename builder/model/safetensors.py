@@ -26,16 +26,16 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import Any
 
 from builder.errors import SourceError
+from builder.model.files import opened, parse_json, read_json
 
 MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit; also ours for every JSON file of a model."""
+"""The format's own limit."""
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -65,7 +65,6 @@ DTYPE_BITS = {
     "C64": 64,
 }
 
-_LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 _SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -107,7 +106,7 @@ class TensorIndex:
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one safetensors file, in the order of their bytes. Only the header is read."""
-    with _opened(path) as file:
+    with opened(path) as file:
         file_size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
         if len(prefix) < 8:
@@ -154,62 +153,6 @@ def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: 
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def read_json(path: Path, code: str) -> Any:
-    """A JSON file of a model, read as strictly as `parse_json` does; a Git-LFS pointer is named as such."""
-    with _opened(path) as file:
-        content = file.read(MAX_HEADER_BYTES + 1)
-    if len(content) > MAX_HEADER_BYTES:
-        raise SourceError("the file is too large", where=path, why=f"more than {MAX_HEADER_BYTES} bytes", code=code)
-    return parse_json(content, path, code)
-
-
-def parse_json(content: bytes, where: Path, code: str) -> Any:
-    """JSON by the book: UTF-8, no key twice in an object, no NaN or Infinity. SourceError(code) names the place.
-
-    Python's own reader takes the last of two equal keys and invents NaN and Infinity, so that the next program,
-    written in another language, would read something else than we did.
-    """
-    try:
-        tree = json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_Pairs,
-            parse_constant=_NotFinite,
-            parse_float=_finite,
-        )
-        return _plain(tree, "")
-    except (ValueError, RecursionError) as error:
-        raise SourceError("this is not valid JSON", where=where, why=str(error), code=code) from error
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with all its keys, also those that come twice."""
-
-
-class _NotFinite(str):
-    """NaN, Infinity, or a number that is too large, as it was written."""
-
-
-def _finite(text: str) -> float | _NotFinite:
-    number = float(text)
-    return number if math.isfinite(number) else _NotFinite(text)
-
-
-def _plain(value: Any, place: str) -> Any:
-    if isinstance(value, _NotFinite):
-        raise ValueError(f"{value} at {place or 'the top'} is not a finite number")
-    if isinstance(value, _Pairs):
-        result: dict[str, Any] = {}
-        for key, item in value:
-            inner = f"{place}.{key}" if place else key
-            if key in result:
-                raise ValueError(f"{inner} is given twice")
-            result[key] = _plain(item, inner)
-        return result
-    if isinstance(value, list):
-        return [_plain(item, f"{place}[{number}]") for number, item in enumerate(value)]
-    return value
 
 
 def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
@@ -326,31 +269,6 @@ def _no_weights(folder: Path) -> SourceError:
         why=f"neither {SINGLE_FILE} nor {INDEX_FILE}" + (f"; only {some(others)}" if others else ""),
         hint="the source must be a Hugging Face model folder with safetensors",
         code="WEIGHTS_MISSING",
-    )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """`path` for reading, unless it is a Git-LFS pointer."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(512)
-            if first.startswith(_LFS_FIRST_LINE):
-                raise _lfs_pointer(path, first)
-            file.seek(0)
-            yield file
-    except OSError as error:
-        raise SourceError("can't read this file", where=path, why=error.strerror, code="UNREADABLE") from error
-
-
-def _lfs_pointer(path: Path, content: bytes) -> SourceError:
-    size = re.search(rb"^size (\d+)$", content, re.MULTILINE)
-    return SourceError(
-        "this is a Git-LFS pointer, not the file itself" + (f", which has {int(size[1])} bytes" if size else ""),
-        where=path,
-        why="the repository was cloned without Git LFS",
-        hint=f"run git lfs pull in {path.parent}",
-        code="LFS_POINTER",
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError
-from builder.model.safetensors import read_json
+from builder.model.files import read_json
 
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError, disk_errors
+from builder.model.snapshot import check_path
 from builder.triton.configs import ServingSettings, model_configs, to_text
 
 SCHEMA = 1
@@ -83,8 +84,6 @@ def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:
             code="NO_TOKENIZER_JSON",
         )
     for name in names:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise SourceError("a file name leads out of its folder", where=name, code="PATH_ESCAPE")
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / path, target / path)
+        path = target / check_path(name, where=source)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from builder.errors import SourceError
-from builder.model.safetensors import read_json
+from builder.model.files import opened, read_json
 from builder.model.snapshot import SnapshotFile
 from builder.store import DigestCache, FileDigest
 from builder.store.digests import Advance, ignore_progress
@@ -86,24 +86,10 @@ def refuse_traps(path: Path) -> None:
     """SourceError `LFS_POINTER` for a Git LFS pointer in place of a file, `PATH_ESCAPE` for a tokenizer
     configuration that names a file elsewhere (a tool that loads and saves it would copy that file).
     """
-    with reading(path):
-        with open(path, "rb") as file:
-            head = file.read(1024)
-        if head.startswith(b"version https://git-lfs"):
-            raise _lfs_pointer(path, head)
-        if path.name == "tokenizer_config.json":
-            _refuse_foreign_files(path)
-
-
-def _lfs_pointer(path: Path, head: bytes) -> SourceError:
-    size = next((line[5:] for line in head.decode(errors="replace").splitlines() if line.startswith("size ")), "?")
-    return SourceError(
-        f"{path.name} is a Git LFS pointer, not the file itself",
-        where=path,
-        why=f"the repository was cloned without Git LFS; the real file has {size} bytes",
-        hint="run `git lfs install && git lfs pull` in that folder",
-        code="LFS_POINTER",
-    )
+    with opened(path):
+        pass
+    if path.name == "tokenizer_config.json":
+        _refuse_foreign_files(path)
 
 
 def _refuse_foreign_files(path: Path) -> None:
