@@ -100,7 +100,7 @@ def _flatten(value: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator
 def _show(entry: dict[str, Any]) -> None:
     click.echo(f"{entry['id']}\n\nvalues")
     for name, value in entry["values"].items():
-        click.echo(f"  {name:<44}{value['value']!s:<52}{value['origin']}")
+        click.echo(f"  {name:<40}{value['value']!s:<30}  {value['origin']}")
     if memory := entry["memory"]:
         click.echo("\nmemory per rank, before activations")
         click.echo(f"  weights                 {human_bytes(memory['weights_bytes'])}")
