@@ -111,8 +111,11 @@ def worst(exit_codes: Iterable[int]) -> int:
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn "no space", "quota" and "read-only" from the operating system into a HostError."""
+def disk_errors(path: Path, elsewhere: str = "choose another folder") -> Iterator[None]:
+    """Turn "no space", "quota", "read-only" and "permission denied" from the operating system into a HostError.
+
+    `elsewhere` tells the user how to put it where there is room.
+    """
     try:
         yield
     except OSError as error:
@@ -121,15 +124,15 @@ def disk_errors(path: Path) -> Iterator[None]:
                 "the disk is full",
                 where=error.filename or path,
                 why=error.strerror,
-                hint="free some space or choose another store with --store; the next run continues",
+                hint=f"free some space, or {elsewhere}; the next run continues",
                 code="DISK_FULL",
             ) from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise HostError(
-                "can't write here",
+                "permission denied",
                 where=error.filename or path,
                 why=error.strerror,
-                hint="choose a writable folder with --store",
+                hint=f"give this user access, or {elsewhere}",
                 code="NOT_WRITABLE",
             ) from error
         raise

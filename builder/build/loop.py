@@ -95,6 +95,6 @@ def _refuse(planned: PlannedUnit) -> None:
                 f"{unit.id} needs the base image {item.name}, which isn't pinned",
                 where=unit.recipe.lock_file,
                 why=item.reason,
-                hint="make it reachable, then run `engine-builder lock --upgrade`",
+                hint="make it reachable, then run `engine-builder lock`",
                 code="UNRESOLVED",
             )

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.reporter import Reporter
-from builder.errors import SourceError
 from builder.image.wheels import runtime_digest
-from builder.lock import Lock, load_lock, make_lock, source_of
+from builder.lock import Lock, load_lock, make_lock, required_lock, source_of
 from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, plan_units, resolve_units
 from builder.recipe import Recipe, find_recipes, load_recipe
@@ -28,19 +27,13 @@ def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> 
 
 
 def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -> Lock:
+    if frozen:
+        return required_lock(recipe)
     lock = load_lock(recipe.lock_file)
     if lock and lock.covers(recipe):
         return lock
-    if frozen:
-        raise SourceError(
-            "the recipe asks for something that the lock doesn't hold" if lock else "the recipe isn't locked",
-            where=recipe.lock_file,
-            why="--frozen forbids to pin it now",
-            hint=f"run `engine-builder lock --recipe {recipe.file}` and commit the lock file",
-            code="NOT_LOCKED",
-        )
     name = recipe.content.name
-    lock = make_lock(recipe, store, reporter.stage(name, "lock", None))
+    lock = make_lock(recipe, store, reporter.stage(name, "lock", None), keep=lock)
     lock.write(recipe.lock_file)
     reporter.done(name, "lock", "pinned")
     return lock

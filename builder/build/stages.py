@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.checkpoint.convert import convert
-from builder.errors import ToolchainError, VerificationError
+from builder.errors import SourceError, ToolchainError, VerificationError
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import BUNDLE_ROOT, Layer
@@ -16,6 +16,7 @@ from builder.image.wheels import install_runtime, runtime_digest
 from builder.lock import recipe_reference
 from builder.model.layout import checkpoint_bytes
 from builder.model.snapshot import FileKind
+from builder.model.spec import load_config, load_generation_config
 from builder.oci.base import read_base
 from builder.oci.descriptor import Platform
 from builder.oci.reference import Reference
@@ -50,6 +51,7 @@ class Context:
 
 def checkpoint(unit: Unit, context: Context) -> None:
     source = context.fetch(("weights", "config"))
+    _check_lock(unit, source)
     tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
     spec = dataclasses.replace(unit.spec, dtype=unit.precision.dtype)
     advance = context.progress(checkpoint_bytes(spec, tp, pp))
@@ -77,6 +79,7 @@ def engine(unit: Unit, context: Context) -> None:
 
 def repository(unit: Unit, context: Context) -> None:
     source = context.fetch(("tokenizer", "config"))
+    _check_lock(unit, source)
     settings = ServingSettings(
         unit=unit.id,
         served_model_name=unit.served_model_name,
@@ -147,7 +150,20 @@ def pinned_base(unit: Unit) -> Reference | None:
 
 def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
     """The image in a unit's image artifact. Its base is looked for where the recipe says, not where it was then."""
-    return dataclasses.replace(Image.load(artifact.files, store), base_reference=pinned_base(unit))
+    return Image.load(artifact.files, store, pinned_base(unit))
+
+
+def _check_lock(unit: Unit, source: Path) -> None:
+    """What was planned with must be what the model says: keys know the file's digest, not the lock's copy of it."""
+    lock = unit.lock
+    if (lock.config, lock.generation_config) != (load_config(source), load_generation_config(source)):
+        raise SourceError(
+            "the lock's copy of the model's configuration isn't what the model has",
+            where=unit.recipe.lock_file,
+            why="it was edited, or merged badly",
+            hint="pin anew with `engine-builder lock --upgrade`",
+            code="DRIFT",
+        )
 
 
 def _container(python: str, labels: Mapping[str, str]) -> ContainerSettings:

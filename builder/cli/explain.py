@@ -14,7 +14,7 @@ from builder.build.preparation import prepare
 from builder.cli.options import format_option, frozen_option, human_bytes, print_json, recipe_option, store_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
-from builder.plan import PlannedUnit, Unit, estimate, match_units, stage_states
+from builder.plan import PlannedUnit, Unit, legal_estimate, match_units, stage_states
 from builder.store import LocalStore, default_store_root
 
 
@@ -40,12 +40,12 @@ def command(unit: str, recipe: Path, store: Path | None, frozen: bool, form: str
 def _explain(planned: PlannedUnit, store: LocalStore) -> dict[str, Any]:
     unit = planned.unit
     states = stage_states(planned, store)
-    memory = None if planned.refused else asdict(estimate(unit))
+    memory = legal_estimate(unit)
     return {
         "id": unit.id,
         "obstacle": obstacle(planned),
         "values": {name: {"value": value, "origin": origin} for name, value, origin in _values(unit)},
-        "memory": memory,
+        "memory": asdict(memory) if memory else None,
         "stages": {
             name: {
                 "derivation": planned.stages[name].derivation,

@@ -9,8 +9,8 @@ import click
 from builder.cli.options import recipe_option, store_option
 from builder.cli.progress import Progress
 from builder.errors import SourceError
-from builder.lock import load_lock, make_lock
-from builder.recipe import find_recipes, load_recipe
+from builder.lock import Lock, load_lock, make_lock, required_lock
+from builder.recipe import Recipe, find_recipes, load_recipe
 from builder.store import LocalStore, default_store_root
 
 
@@ -25,26 +25,31 @@ def command(recipe: Path, store: Path | None, check: bool, upgrade: bool) -> Non
     progress = Progress()
     for file in find_recipes(recipe):
         item = load_recipe(file)
+        if check:
+            _check(item, local, progress)
+            continue
         before = None if upgrade else load_lock(item.lock_file)
-        if before and before.covers(item) and not check:
+        if before and before.covers(item) and not before.unresolved:
             click.echo(f"{item.lock_file}: up to date", err=True)
             continue
-        now = make_lock(item, local, progress.stage(item.content.name, "lock", None))
-        progress.done(item.content.name, "lock", "looked up")
-        if not check:
-            now.write(item.lock_file)
-            click.echo(f"{item.lock_file}: written", err=True)
-        elif before is None:
-            raise SourceError(
-                "there is no lock", where=item.lock_file, hint="run `engine-builder lock`", code="NO_LOCK"
-            )
-        elif changes := before.drift(now):
-            raise SourceError(
-                "the outside has drifted from the lock",
-                where=item.lock_file,
-                why="; ".join(changes),
-                hint="look at the changes, then run `engine-builder lock --upgrade`",
-                code="DRIFT",
-            )
-        else:
-            click.echo(f"{item.lock_file}: no drift", err=True)
+        _look_up(item, local, progress, before).write(item.lock_file)
+        click.echo(f"{item.lock_file}: written", err=True)
+
+
+def _check(recipe: Recipe, store: LocalStore, progress: Progress) -> None:
+    if changes := required_lock(recipe).drift(_look_up(recipe, store, progress, None)):
+        raise SourceError(
+            "the outside has drifted from the lock",
+            where=recipe.lock_file,
+            why="; ".join(changes),
+            hint="look at the changes, then run `engine-builder lock --upgrade`",
+            code="DRIFT",
+        )
+    click.echo(f"{recipe.lock_file}: no drift", err=True)
+
+
+def _look_up(recipe: Recipe, store: LocalStore, progress: Progress, keep: Lock | None) -> Lock:
+    name = recipe.content.name
+    lock = make_lock(recipe, store, progress.stage(name, "lock", None), keep=keep)
+    progress.done(name, "lock", "looked up")
+    return lock

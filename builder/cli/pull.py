@@ -21,7 +21,8 @@ def command(reference: str, destination: Path, unit: str | None, form: str) -> N
     """Fetch one unit of a release, HOST/REPO[:TAG|@DIGEST] or oci:DIR[:TAG], into the folder DESTINATION."""
     pulled = pull_with_progress(Reference.parse(reference), destination, unit)
     if form == "json":
-        print_json({"folder": str(pulled.folder), "digest": pulled.digest, "unit": pulled.unit, "fresh": pulled.fresh})
+        folder = {"folder": str(pulled.folder), "digest": pulled.digest, "unit": pulled.unit, "fresh": pulled.fresh}
+        print_json({"schema": 1, **folder})
     else:
         click.echo(f"{pulled.folder}  {pulled.unit}  {pulled.digest}  {'pulled' if pulled.fresh else 'up to date'}")
 

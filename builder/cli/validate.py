@@ -17,7 +17,8 @@ def command(recipe: Path, form: str) -> None:
     """Check recipes without asking anything outside."""
     recipes = [load_recipe(file) for file in find_recipes(recipe)]
     if form == "json":
-        print_json([{"recipe": str(item.file), "name": item.content.name, "valid": True} for item in recipes])
+        valid = [{"recipe": str(item.file), "name": item.content.name} for item in recipes]
+        print_json({"schema": 1, "valid": valid})
     else:
         for item in recipes:
             click.echo(f"{item.file}: valid, {len(item.content.targets)} targets")

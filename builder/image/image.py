@@ -62,10 +62,9 @@ class Image:
 
     def save(self, folder: Path, store: LocalStore) -> None:
         """Write what an image artifact holds: manifest.json and config.json byte for byte, and layers.json, which
-        says in which artifacts of the store the bytes of our layers lie, and where the base is.
+        says in which artifacts of the store the bytes of our layers lie, and what the base's layers are.
         """
         layers = {
-            "base": str(self.base_reference) if self.base_reference else None,
             "base_layers": [layer.to_json() for layer in self.base_layers],
             "layers": [layer.to_json(store) for layer in self.layers],
         }
@@ -75,7 +74,8 @@ class Image:
             (folder / "layers.json").write_bytes(canonical_json(layers))
 
     @classmethod
-    def load(cls, folder: Path, store: LocalStore) -> Image:
+    def load(cls, folder: Path, store: LocalStore, base_reference: Reference | None = None) -> Image:
+        """The opposite of `save`. Where the base lies now is the caller's to say: an artifact knows no paths."""
         where = folder / "layers.json"
         try:
             manifest, config = (folder / "manifest.json").read_bytes(), (folder / "config.json").read_bytes()
@@ -87,7 +87,7 @@ class Image:
             config,
             tuple(Layer.from_json(layer, store) for layer in data["layers"]),
             tuple(Descriptor.from_json(layer, str(where)) for layer in data["base_layers"]),
-            Reference.parse(data["base"]) if data["base"] else None,
+            base_reference,
         )
 
 

@@ -23,7 +23,7 @@ PYTHON_VERSIONS = ("3.11", "3.12")
 PLATFORM = "x86_64-manylinux_2_36"
 """What the wheels must run on: glibc 2.36 is that of Debian bookworm, the oldest base."""
 
-SHIPPED = ("__init__.py", "catalog", "errors.py", "reference", "runtime")
+SHIPPED = ("__init__.py", "errors.py", "reference", "runtime")
 """The parts of `builder` that an image carries."""
 
 _PACKAGE = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ _INSTALLER_NOTES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_b
 def install_runtime(python_version: str, folder: Path, *, environment: Mapping[str, str] = os.environ) -> None:
     """Fill `folder`, new or empty, with what `import builder.runtime` needs in an image with that Python ("3.11").
 
-    Raises UsageError for a Python that we have no pins for, SourceError (`UNREACHABLE`, `SHA_MISMATCH` or
+    Raises UsageError for a Python that we have no pins for, SourceError (`NO_NETWORK`, `SHA_MISMATCH` or
     `WHEELS`) where the wheels can't be had, and HostError where they don't fit on the disk.
     """
     requirements = _requirements(python_version)
@@ -43,6 +43,9 @@ def install_runtime(python_version: str, folder: Path, *, environment: Mapping[s
     # Files linked from uv's cache would share their modes with every other environment of this machine.
     command += ["--link-mode", "copy"]
     command += ["--python", sys.executable, "--python-version", python_version, "--python-platform", PLATFORM]
+    # Where models come from as wheels, these do too; otherwise the index is uv's own affair.
+    index = environment.get("ENGINE_BUILDER_INDEX_URL") or environment.get("PIP_INDEX_URL")
+    environment = {**environment, "UV_DEFAULT_INDEX": index} if index else environment
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         raise _failure(done.stderr, requirements)
@@ -119,7 +122,7 @@ def _failure(output: str, requirements: Path) -> BuilderError:
             "can't reach the package index for the runtime's wheels",
             why=why,
             hint="check the network, or name another index with UV_DEFAULT_INDEX",
-            code="UNREACHABLE",
+            code="NO_NETWORK",
         )
     return SourceError(
         "can't install the runtime's wheels",

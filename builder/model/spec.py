@@ -63,8 +63,13 @@ class ModelSpec:
     pad_token_id: int | None
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any], where: str | Path) -> ModelSpec:
-        """The model that a Hugging Face config.json describes; `where` names it in errors."""
+    def from_config(
+        cls, config: Mapping[str, Any], where: str | Path, generation_config: Mapping[str, Any] | None = None
+    ) -> ModelSpec:
+        """The model that a Hugging Face config.json describes; `where` names it in errors.
+
+        Chat models may name some of their end tokens in generation_config.json alone: those of both files count.
+        """
         fields = _Fields(config, where)
         architecture = _architecture(fields)
         _refuse_quantized(fields)
@@ -99,7 +104,11 @@ class ModelSpec:
             mlp_bias=fields.flag("mlp_bias"),
             dtype=_dtype(fields),
             bos_token_id=_token(fields, "bos_token_id", vocab_size),
-            eos_token_ids=_eos_tokens(fields, vocab_size),
+            eos_token_ids=tuple(
+                dict.fromkeys(
+                    _eos_tokens(fields, vocab_size) + _eos_tokens(_Fields(generation_config or {}, where), vocab_size)
+                )
+            ),
             pad_token_id=_token(fields, "pad_token_id", vocab_size),
         )
 
@@ -139,6 +148,17 @@ def load_config(folder: Path) -> dict[str, Any]:
     config = read_json(path, code="CONFIG_JSON")
     if not isinstance(config, dict):
         raise SourceError("config.json must hold an object", where=path, code="CONFIG_JSON")
+    return config
+
+
+def load_generation_config(folder: Path) -> dict[str, Any]:
+    """generation_config.json of a model folder, read as strictly; empty where there is none."""
+    path = folder / "generation_config.json"
+    if not os.path.lexists(path):
+        return {}
+    config = read_json(path, code="CONFIG_JSON")
+    if not isinstance(config, dict):
+        raise SourceError("generation_config.json must hold an object", where=path, code="CONFIG_JSON")
     return config
 
 

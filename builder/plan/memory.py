@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from builder.model.layout import rank_tensors, stage_layers
+from builder.model.layout import legal_tensor_parallel, rank_tensors, stage_layers
 from builder.plan.unit import Unit
 
 MIB = 1 << 20
@@ -24,6 +24,14 @@ class MemoryEstimate:
     kv_bytes_per_token: int
     gpu_bytes: int | None
     kv_tokens: int | None
+
+
+def legal_estimate(unit: Unit) -> MemoryEstimate | None:
+    """The estimate, or None for a split over GPUs that isn't legal."""
+    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
+    if tp not in legal_tensor_parallel(unit.spec) or pp > unit.spec.num_hidden_layers:
+        return None
+    return estimate(unit)
 
 
 def estimate(unit: Unit) -> MemoryEstimate:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from builder.model.layout import legal_tensor_parallel
-from builder.plan.memory import MemoryEstimate, estimate
+from builder.plan.memory import legal_estimate
 from builder.plan.unit import Unit
 
 Severity = Literal["refuse", "warn"]
@@ -47,14 +47,6 @@ def _finding(
 ) -> Finding:
     place = unit.recipe.place(*path, target=unit.target)
     return Finding(code, severity, unit.id, message, str(place), suggestion, values)
-
-
-def _memory(unit: Unit) -> MemoryEstimate | None:
-    """The estimate, or None for a split that another rule refuses."""
-    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
-    if tp not in legal_tensor_parallel(unit.spec) or pp > unit.spec.num_hidden_layers:
-        return None
-    return estimate(unit)
 
 
 @rule
@@ -162,6 +154,20 @@ def values_are_rounded(unit: Unit) -> Iterator[Finding]:
 
 
 @rule
+def answers_can_end(unit: Unit) -> Iterator[Finding]:
+    if not unit.spec.eos_token_ids:
+        yield _finding(
+            unit,
+            "NO_END_TOKEN",
+            "refuse",
+            "neither config.json nor generation_config.json names an eos_token_id: answers would never end",
+            "model",
+            "source",
+            suggestion="add eos_token_id to the model's config.json",
+        )
+
+
+@rule
 def sequence_fits_the_model(unit: Unit) -> Iterator[Finding]:
     """Beyond max_position_embeddings (times a rope factor) TensorRT-LLM only warns, and answers get worse."""
     legal = unit.spec.max_position_embeddings
@@ -228,7 +234,7 @@ def num_tokens_are_used(unit: Unit) -> Iterator[Finding]:
 
 @rule
 def weights_fit(unit: Unit) -> Iterator[Finding]:
-    memory = _memory(unit)
+    memory = legal_estimate(unit)
     if memory and memory.gpu_bytes is not None and memory.weights_bytes > memory.gpu_bytes:
         yield _finding(
             unit,
@@ -243,8 +249,10 @@ def weights_fit(unit: Unit) -> Iterator[Finding]:
 
 @rule
 def kv_cache_holds_one_sequence(unit: Unit) -> Iterator[Finding]:
-    memory = _memory(unit)
-    if memory and memory.kv_tokens is not None and 0 < memory.kv_tokens < unit.limits.max_seq_len:
+    memory = legal_estimate(unit)
+    if memory is None or memory.kv_tokens is None or memory.gpu_bytes is None:
+        return
+    if memory.weights_bytes <= memory.gpu_bytes and memory.kv_tokens < unit.limits.max_seq_len:
         yield _finding(
             unit,
             "KV_POOL_BELOW_MINIMUM",
@@ -269,5 +277,5 @@ def base_image_is_pinned(unit: Unit) -> Iterator[Finding]:
                 f"the base image {item.name} isn't pinned: {item.reason}",
                 "package",
                 "base",
-                suggestion="make it reachable, then run `engine-builder lock --upgrade`",
+                suggestion="make it reachable, then run `engine-builder lock`",
             )

@@ -45,7 +45,7 @@ class Unit:
 
 def resolve_units(recipe: Recipe, lock: Lock) -> list[Unit]:
     """All units of a recipe, in the order of its targets. Raises RecipeError where two have one id."""
-    spec = ModelSpec.from_config(lock.config, recipe.lock_file)
+    spec = ModelSpec.from_config(lock.config, recipe.lock_file, lock.generation_config)
     units: dict[str, Unit] = {}
     for index, target in enumerate(recipe.content.targets):
         settings = recipe.settings(index)

@@ -93,7 +93,7 @@ class Target(Model):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    sku: str = Field(description="a name from `engine-builder catalog`, such as l40s-48gb, or cpu")
+    sku: str = Field(description="a GPU product such as l40s-48gb, or cpu")
     name: Name | None = Field(None, description="tells two targets with the same SKU, precision and tp apart")
 
 

@@ -40,6 +40,9 @@ from builder.runtime.requests import (
 )
 from builder.runtime.tokenizer import Tokenizer
 
+MAX_BODY_BYTES = 16 << 20
+"""Far more than any context holds; a limit on what one request can make us keep."""
+
 
 class Service:
     """All that the routes share. `engine` is None until it runs; `in_flight` counts POST requests not yet answered."""
@@ -107,12 +110,14 @@ def create_app(service: Service) -> Starlette:
     async def chat_completions(http: Request) -> Response:
         request = parse_chat(await _json(http))
         service.check(request)
-        return await _respond(http, service, request, _chat_prompt(service, request), _ChatShape(request.model))
+        prompt = await asyncio.to_thread(_chat_prompt, service, request)  # a long text must not stall the others
+        return await _respond(http, service, request, prompt, _ChatShape(request.model))
 
     async def completions(http: Request) -> Response:
         request = parse_completion(await _json(http))
         service.check(request)
-        return await _respond(http, service, request, _prompt(service, request), _TextShape(request.model))
+        prompt = await asyncio.to_thread(_prompt, service, request)
+        return await _respond(http, service, request, prompt, _TextShape(request.model))
 
     async def models(_: Request) -> Response:
         data = [
@@ -350,8 +355,13 @@ def _health(ok: bool, status: str, message: str) -> Response:
 
 
 async def _json(http: Request) -> Any:
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large", status=413)
     try:
-        return json.loads(await http.body())
+        return json.loads(body)
     except ValueError as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
 

@@ -31,6 +31,8 @@ from typing import Any
 from builder.errors import StorageError, disk_errors
 from builder.store.digests import DigestCache, FileDigest, hash_file
 
+_ELSEWHERE = "choose another store with --store"
+
 
 def default_store_root() -> Path:
     """$ENGINE_BUILDER_STORE, or `engine-builder` in the XDG cache folder."""
@@ -85,12 +87,12 @@ class Workspace:
 class LocalStore:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        with disk_errors(self.root):
+        with disk_errors(self.root, _ELSEWHERE):
             self.root.mkdir(parents=True, exist_ok=True)
 
     @cached_property
     def digest_cache(self) -> DigestCache:
-        with disk_errors(self.root):
+        with disk_errors(self.root, _ELSEWHERE):
             return DigestCache(self.root / "digests.sqlite")
 
     # reading
@@ -147,7 +149,7 @@ class LocalStore:
             for left in (path, sealed):
                 shutil.rmtree(left, ignore_errors=True)
 
-        with disk_errors(self.root), self._lock(name):
+        with disk_errors(self.root, _ELSEWHERE), self._lock(name):
             try:  # from here on: an interruption may come as soon as there is a folder
                 clear()
                 path.mkdir(parents=True)
@@ -195,7 +197,7 @@ class LocalStore:
             yield
 
     def _write_atomically(self, path: Path, text: str) -> None:
-        with disk_errors(path):
+        with disk_errors(path, _ELSEWHERE):
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
             try:

@@ -216,6 +216,31 @@ def test_a_model_of_the_hub_is_pinned_by_its_commit(hub: HubServer, tmp_path: Pa
     assert f"weights: model.safetensors changed; revision {commit} is now {moved}" in shown
 
 
+def test_an_edited_lock_is_never_built(tmp_path: Path) -> None:
+    recipe, store = write_tiny_recipe(tmp_path), tmp_path / "store"
+    engine_builder("lock", "--recipe", recipe, store=store)
+    lock = tmp_path / "tiny.lock.json"
+    lock.write_text(lock.read_text().replace('"rope_theta": 10000.0', '"rope_theta": 77777.0'))
+    checked = engine_builder("lock", "--check", "--recipe", recipe, store=store)
+    assert checked.returncode == 4
+    built = engine_builder("build", "--frozen", "--recipe", recipe, store=store)
+    assert built.returncode == 4
+    assert "error[DRIFT]" in built.stderr
+
+
+def test_a_change_of_the_recipe_never_accepts_drift_of_the_model(tmp_path: Path) -> None:
+    recipe, store = write_tiny_recipe(tmp_path), tmp_path / "store"
+    engine_builder("lock", "--recipe", recipe, store=store)
+    write_tiny_model(tmp_path / "model", seed=1)
+    recipe.write_text(RECIPE + "package: {base: 'oci:absent:py3.11'}\n")
+    assert engine_builder("lock", "--check", "--recipe", recipe, store=store).returncode == 4
+    assert engine_builder("plan", "--recipe", recipe, store=store).returncode == 0
+    recipe.write_text(RECIPE)
+    drifted = engine_builder("build", "--recipe", recipe, store=store)
+    assert drifted.returncode == 4
+    assert "error[DRIFT]" in drifted.stderr
+
+
 def test_frozen_refuses_what_is_not_locked(tmp_path: Path) -> None:
     recipe, store = write_tiny_recipe(tmp_path), tmp_path / "store"
     refused = engine_builder("build", "--frozen", "--recipe", recipe, store=store)

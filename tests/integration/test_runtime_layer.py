@@ -22,7 +22,7 @@ def fail(name):
 for module in pkgutil.walk_packages(builder.__path__, "builder.", onerror=fail):
     if not module.name.startswith("builder.runtime.models."):  # these run inside Triton's python backend
         importlib.import_module(module.name)
-import jinja2, prometheus_client, safetensors.numpy, starlette.applications, tokenizers, tritonclient.grpc.aio, uvicorn
+import jinja2, prometheus_client, starlette.applications, tokenizers, tritonclient.grpc.aio, uvicorn
 outside = {name for name, module in sys.modules.items() if "dist-packages" in (getattr(module, "__file__", "") or "")}
 print(sorted(outside))
 """
@@ -94,7 +94,6 @@ def test_the_layer_holds_no_scripts_caches_or_notes_of_the_installer(layer: Path
     assert not any(path.is_symlink() for path in layer.rglob("*"))
     assert {path.name for path in (layer / "builder").iterdir()} == {
         "__init__.py",
-        "catalog",
         "errors.py",
         "reference",
         "runtime",

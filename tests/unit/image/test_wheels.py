@@ -107,18 +107,19 @@ def test_a_python_without_pins_is_refused_with_those_that_have_some(tmp_path: Pa
     assert "3.11 and 3.12" in caught.value.render()
 
 
-def test_an_unreachable_index_is_a_source_error(tmp_path: Path, offline: dict[str, str]) -> None:
-    refusing = {"UV_OFFLINE": "0", "UV_DEFAULT_INDEX": "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
+@pytest.mark.parametrize("variable", ["UV_DEFAULT_INDEX", "ENGINE_BUILDER_INDEX_URL", "PIP_INDEX_URL"])
+def test_an_unreachable_index_is_a_source_error(tmp_path: Path, offline: dict[str, str], variable: str) -> None:
+    refusing = {"UV_OFFLINE": "0", variable: "http://127.0.0.1:9/simple", "UV_HTTP_RETRIES": "0"}
     with pytest.raises(SourceError, match="can't reach the package index") as caught:
         wheels.install_runtime("3.11", tmp_path / "runtime", environment=offline | refusing)
-    assert caught.value.code == "UNREACHABLE"
+    assert caught.value.code == "NO_NETWORK"
     assert "127.0.0.1:9" in caught.value.render()
 
 
 def test_working_offline_without_the_wheels_is_a_source_error(tmp_path: Path, offline: dict[str, str]) -> None:
     with pytest.raises(SourceError) as caught:
         wheels.install_runtime("3.11", tmp_path / "runtime", environment=offline)
-    assert caught.value.code == "UNREACHABLE"
+    assert caught.value.code == "NO_NETWORK"
 
 
 def test_a_wheel_that_is_not_the_pinned_one_is_refused(tmp_path: Path, offline: dict[str, str]) -> None:

@@ -61,6 +61,20 @@ def test_a_lock_covers_the_recipe_until_it_asks_for_something_else(lock: Lock, t
     assert not lock.covers(load_recipe(recipe))
 
 
+def test_a_new_base_is_pinned_without_looking_at_the_model_again(lock: Lock, tmp_path: Path, store: LocalStore) -> None:
+    """Else any change of a recipe would accept whatever the model's source holds by then."""
+    (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (tmp_path / "tiny.yaml").write_text(RECIPE + "package: {base: 'oci:absent:py3.11'}\n")
+    now = make_lock(load_recipe(tmp_path / "tiny.yaml"), store, keep=lock)
+    assert now.snapshot == lock.snapshot
+    assert [item.name for item in now.unresolved] == ["oci:absent:py3.11"]
+
+
+def test_an_edited_copy_of_the_configuration_is_drift(lock: Lock) -> None:
+    edited = replace(lock, config=dict(lock.config) | {"rope_theta": 77777.0})
+    assert edited.drift(lock) == ["config: the lock's copy was edited"]
+
+
 def test_drift_names_the_class_of_each_file(lock: Lock) -> None:
     changed = {
         "config.json": "0" * 64,

@@ -251,6 +251,13 @@ def test_end_tokens_are_one_or_several_or_none(value: Any, tokens: tuple[int, ..
     assert spec(eos_token_id=value).eos_token_ids == tokens
 
 
+def test_end_tokens_of_the_generation_config_count_as_well() -> None:
+    read = ModelSpec.from_config(config(eos_token_id=1), "config.json", {"eos_token_id": [3, 1]})
+    assert read.eos_token_ids == (1, 3)
+    with pytest.raises(SourceError, match="eos_token_id"):
+        ModelSpec.from_config(config(eos_token_id=1), "config.json", {"eos_token_id": "</s>"})
+
+
 def test_the_first_llama_configs_have_no_pad_token() -> None:
     assert spec(pad_token_id=-1).pad_token_id is None
     assert spec(pad_token_id=0).pad_token_id == 0

@@ -71,7 +71,7 @@ def make_plan(tmp_path: Path) -> MakePlan:
             SnapshotFile(path, 10, digest, classify(path)) for path, digest in (FILES | (files or {})).items()
         )
         snapshot = Snapshot("./model", "sha256:0", pinned)
-        lock = Lock({}, snapshot, SMOLLM2 | (config or {}), bases or {}, unresolved)
+        lock = Lock({}, snapshot, SMOLLM2 | (config or {}), {}, bases or {}, unresolved)
         return plan_units(resolve_units(load_recipe(file), lock), lambda python: f"{runtime}-{python}")
 
     return make

@@ -121,6 +121,10 @@ def test_the_estimate_reproduces_published_sizes(make_plan: MakePlan) -> None:
     assert memory.kv_bytes_per_token == 327_680
 
 
+def test_a_model_without_an_end_token_is_refused(make_plan: MakePlan) -> None:
+    assert findings(make_plan, config={"eos_token_id": None})["NO_END_TOKEN"].severity == "refuse"
+
+
 def test_two_targets_with_one_id_are_refused(make_plan: MakePlan) -> None:
     with pytest.raises(RecipeError, match="same unit") as error:
         make_plan(text=RECIPE + "  - sku: cpu\n")
