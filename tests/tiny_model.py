@@ -70,7 +70,7 @@ def write_tiny_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
     weights = {name: random.standard_normal(shape, dtype=np.float32) * 0.1 for name, shape in shapes.items()}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()))
+    (folder / "tokenizer.json").write_text(json.dumps(tiny_tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0].content }}"}))
     (folder / "README.md").write_text("A tiny model.\n")
     return folder
@@ -84,7 +84,7 @@ def write_tiny_recipe(folder: Path, text: str = RECIPE) -> Path:
     return recipe
 
 
-def _tokenizer() -> dict[str, Any]:
+def tiny_tokenizer() -> dict[str, Any]:
     """One token per byte, and the special tokens."""
     vocabulary = {symbol: index for index, symbol in enumerate(sorted(ByteLevel.alphabet()))}
     special = {"<s>": 256, "</s>": 257, "<|im_start|>": 258, "<|im_end|>": 259}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.build.reporter import Reporter
+from builder.errors import RecipeError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, make_lock, required_lock, source_of
 from builder.model.snapshot import FileKind
@@ -23,6 +24,16 @@ def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> 
         recipe = load_recipe(file)
         lock = _lock(recipe, store, frozen, reporter)
         planned += plan_units(resolve_units(recipe, lock), runtime_digest)
+    files: dict[str, Path] = {}
+    for item in planned:
+        if (other := files.setdefault(item.unit.id, item.unit.recipe.file)) != item.unit.recipe.file:
+            raise RecipeError(
+                f"two recipes make the same unit {item.unit.id!r}",
+                where=item.unit.recipe.place("name"),
+                why=f"the other one is {other}",
+                hint="give one of them another name",
+                code="DUPLICATE_UNIT",
+            )
     return planned
 
 

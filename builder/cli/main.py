@@ -67,9 +67,8 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo(Interrupted("interrupted", hint="run the same command again; it continues").render(), err=True)
         return Interrupted.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit:
+        return 0  # click's answer to a reader that went away, as `head` does; nobody is left to be told
     except OSError as error:
         click.echo(HostError(error.strerror or str(error), where=error.filename).render(), err=True)
         return HostError.exit_code

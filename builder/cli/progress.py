@@ -17,7 +17,7 @@ class Progress:
     """Reports steps as they start, move and end."""
 
     def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr is not None and sys.stderr.isatty()
         self._started = 0.0
         self._shown = 0.0
 

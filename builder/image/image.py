@@ -82,13 +82,12 @@ class Image:
             data = parse_json_object(where.read_bytes(), str(where))
         except FileNotFoundError as error:
             raise StorageError("this folder holds no image", where=error.filename, code="NOT_AN_IMAGE") from error
-        return cls(
-            manifest,
-            config,
-            tuple(Layer.from_json(layer, store) for layer in data["layers"]),
-            tuple(Descriptor.from_json(layer, str(where)) for layer in data["base_layers"]),
-            base_reference,
-        )
+        try:
+            layers = tuple(Layer.from_json(layer, store) for layer in data["layers"])
+            base_layers = tuple(Descriptor.from_json(layer, str(where)) for layer in data["base_layers"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError("this image is damaged", where=where, hint="remove it and build again") from error
+        return cls(manifest, config, layers, base_layers, base_reference)
 
 
 def build_image(

@@ -73,7 +73,7 @@ class ModelSpec:
         fields = _Fields(config, where)
         architecture = _architecture(fields)
         _refuse_quantized(fields)
-        heads = fields.count("num_attention_heads")
+        heads = fields.count("num_attention_heads", most=10_000)
         hidden_size = fields.count("hidden_size")
         hidden_act = fields.text("hidden_act")
         if hidden_act != "silu":
@@ -87,7 +87,7 @@ class ModelSpec:
         vocab_size = fields.count("vocab_size")
         return cls(
             architecture=architecture,
-            num_hidden_layers=fields.count("num_hidden_layers"),
+            num_hidden_layers=fields.count("num_hidden_layers", most=10_000),
             hidden_size=hidden_size,
             num_attention_heads=heads,
             num_key_value_heads=_key_value_heads(fields, heads),
@@ -181,10 +181,10 @@ class _Fields:
     def contradiction(self, message: str) -> SourceError:
         return SourceError(message, where=self.where, why="the config contradicts itself", code="CONFIG_CONTRADICTION")
 
-    def count(self, name: str) -> int:
+    def count(self, name: str, most: int = 1 << 31) -> int:
         value = self.get(name)
-        if type(value) is not int or value <= 0:
-            raise self.wrong(name, "a whole number above 0")
+        if type(value) is not int or not 0 < value <= most:
+            raise self.wrong(name, f"a whole number from 1 to {most}")
         return value
 
     def positive(self, name: str) -> float:
@@ -210,7 +210,7 @@ class _Fields:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e300
 
 
 def _architecture(fields: _Fields) -> str:

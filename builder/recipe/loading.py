@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -81,6 +82,9 @@ def find_recipes(path: Path) -> list[Path]:
         files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
         if not files:
             raise RecipeError("there is no recipe in this folder", where=path, code="RECIPE_MISSING")
+        for one, two in pairwise(files):
+            if one.stem == two.stem:
+                raise RecipeError(f"{one.name} and {two.name} would share one lock file", where=path, hint="rename one")
         return files
     return [path]
 

@@ -52,13 +52,17 @@ class Parallelism(Model):
 class Serving(Model):
     """How Triton and the HTTP server present the model."""
 
-    family: Literal["bls", "ensemble"] = Field("bls", description="the model that joins tokenizer and engine")
+    family: Literal["bls", "ensemble"] = Field(
+        "bls", description="which joined model Triton's own clients call; both are there"
+    )
     served_model_name: str | None = Field(None, description="name in /v1/models; the recipe's name if not given")
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.9, description="share of the memory left after the weights that the KV cache takes"
     )
     enable_kv_cache_reuse: bool = Field(True, description="keep KV blocks of common prompt prefixes")
-    max_queue_size: Annotated[int, Field(ge=0)] = Field(0, description="requests that may wait; 0 is no limit")
+    max_queue_size: Annotated[int, Field(ge=0, lt=1 << 31)] = Field(
+        0, description="requests that may wait; 0 is no limit"
+    )
 
 
 class PackageSettings(Model):

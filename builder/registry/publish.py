@@ -48,15 +48,16 @@ def publish(
 ) -> Publication:
     """Publish images, one per unit, as the release `version`, or add them to it.
 
-    `advance` counts up to the `size_to_send` of the images that aren't there yet. Raises StorageError
+    `advance` counts up to the `size_to_send` of the images; blobs that are there are counted, not sent. StorageError
     "VERSION_EXISTS" before anything is sent if the release has another image for one of the units.
     """
     reference = target.with_tag(version)
     repository = connect(reference)
     missing = _missing(images, _read(repository, reference), reference)
-    if missing:
-        for_each(_blobs(missing, connect), lambda blob, report: blob.send(repository, report), advance)
-        for image in missing:
+    # Those of the other images as well: a repository that has lost a blob is mended by publishing again.
+    for_each(_blobs(images, connect), lambda blob, report: blob.send(repository, report), advance)
+    for image in images:
+        if image in missing or repository.get_manifest(image.digest) is None:
             repository.put_manifest(image.manifest, image.descriptor.media_type, image.digest)
     digest = _put_release(images, repository, reference, title)
     published = tuple(image.unit for image in missing)

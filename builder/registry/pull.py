@@ -148,10 +148,12 @@ def _partial(destination: Path, digest: str) -> Iterator[Path]:
 
 def _lock(partial: Path) -> int | None:
     """The locked folder, opened; None if another process finished and removed it meanwhile."""
+    partial.parent.mkdir(parents=True, exist_ok=True)
     try:
-        (partial / "bundle").mkdir(parents=True, exist_ok=True)
+        partial.mkdir(exist_ok=True)
+        (partial / "bundle").mkdir(exist_ok=True)
         lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    except (FileExistsError, FileNotFoundError):
+    except FileNotFoundError:
         return None
     fcntl.flock(lock, fcntl.LOCK_EX)
     with suppress(FileNotFoundError):

@@ -7,6 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -78,29 +79,29 @@ class HashingWriter:
 class DigestCache:
     """Remembers the sha256 of files that we don't own, as long as their size, mtime and inode stay.
 
-    One SQLite file, safe for several processes. Losing it costs a re-read, nothing else.
+    One SQLite file, safe for several processes. Losing it costs a re-read, nothing else: where it can't be used (no
+    space, no access, damaged) every file is read.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        with self._connect() as database:
-            database.execute("create table if not exists digests (path text primary key, stamp text, sha256 text)")
 
-    def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=30, isolation_level=None)
+    def _run(self, statement: str, *values: str) -> list[tuple[str]]:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as database:
+                database.execute("create table if not exists digests (path text primary key, stamp text, sha256 text)")
+                return database.execute(statement, values).fetchall()
+        except sqlite3.Error:
+            return []
 
     def digest(self, path: Path, advance: Advance = ignore_progress) -> FileDigest:
         """The digest of `path`, read only if the file changed since it was last asked for."""
         real = os.path.realpath(path)
         before = os.stat(real)
         stamp = json.dumps([before.st_size, before.st_mtime_ns, before.st_ino])
-        with self._connect() as database:
-            row = database.execute("select sha256 from digests where path = ? and stamp = ?", (real, stamp)).fetchone()
-        if row:
+        for (sha256,) in self._run("select sha256 from digests where path = ? and stamp = ?", real, stamp):
             advance(before.st_size)
-            return FileDigest(row[0], before.st_size)
+            return FileDigest(sha256, before.st_size)
         result = hash_file(Path(real), advance)
-        with self._connect() as database:
-            database.execute("insert or replace into digests values (?, ?, ?)", (real, stamp, result.sha256))
+        self._run("insert or replace into digests values (?, ?, ?)", real, stamp, result.sha256)
         return result

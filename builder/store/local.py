@@ -28,7 +28,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from builder.errors import StorageError, disk_errors
+from builder.errors import HostError, StorageError, disk_errors
 from builder.store.digests import DigestCache, FileDigest, hash_file
 
 _ELSEWHERE = "choose another store with --store"
@@ -37,9 +37,14 @@ _ELSEWHERE = "choose another store with --store"
 def default_store_root() -> Path:
     """$ENGINE_BUILDER_STORE, or `engine-builder` in the XDG cache folder."""
     if configured := os.environ.get("ENGINE_BUILDER_STORE"):
-        return Path(configured).expanduser()
+        return Path(configured)
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "engine-builder"
+    try:
+        return Path(cache).expanduser() / "engine-builder"
+    except RuntimeError:
+        raise HostError(
+            "this user has no home folder", hint="say where artifacts go with --store or ENGINE_BUILDER_STORE"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,7 @@ class LocalStore:
 
     @cached_property
     def digest_cache(self) -> DigestCache:
-        with disk_errors(self.root, _ELSEWHERE):
-            return DigestCache(self.root / "digests.sqlite")
+        return DigestCache(self.root / "digests.sqlite")
 
     # reading
 
@@ -102,17 +106,18 @@ class LocalStore:
         root = self.root / "artifacts" / stage / key
         try:
             manifest = json.loads((root / "manifest.json").read_text())
+            entries = tuple(FileEntry(**entry) for entry in manifest["files"])
+            return Artifact(stage, key, manifest["digest"], root, entries)
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 "the manifest of an artifact is damaged",
                 where=root / "manifest.json",
-                why=str(error),
+                why=f"{type(error).__name__}: {error}",
                 hint=f"remove {root} and build again",
+                code="ARTIFACT_DAMAGED",
             ) from error
-        entries = tuple(FileEntry(**entry) for entry in manifest["files"])
-        return Artifact(stage, key, manifest["digest"], root, entries)
 
     def find(self, stage: str, derivation: str) -> Artifact | None:
         """The artifact that this derivation key led to, or None."""
@@ -137,7 +142,9 @@ class LocalStore:
         self._write_atomically(self.root / "derivations" / stage / derivation, artifact.key + "\n")
 
     def remember_inputs(self, unit: str, stage: str, inputs: Mapping[str, Any]) -> None:
-        self._write_atomically(self.root / "history" / unit / f"{stage}.json", _dump(inputs))
+        """Note what this stage was last built from for this unit; see `history`."""
+        if self.history(unit, stage) != inputs:
+            self._write_atomically(self.root / "history" / unit / f"{stage}.json", _dump(inputs))
 
     @contextmanager
     def building(self, stage: str, key: str) -> Iterator[Workspace]:

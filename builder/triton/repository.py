@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from builder.errors import SourceError, disk_errors
 from builder.model.snapshot import check_path
 from builder.triton.configs import ServingSettings, model_configs, to_text
@@ -83,6 +85,15 @@ def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:
             hint="save the tokenizer once with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
             code="NO_TOKENIZER_JSON",
         )
+    try:
+        Tokenizer.from_file(str(source / "tokenizer.json"))
+    except Exception as error:  # the library raises nothing more special
+        raise SourceError(
+            "the model's tokenizer can't be read",
+            where=source / "tokenizer.json",
+            why=str(error),
+            code="TOKENIZER_JSON",
+        ) from error
     for name in names:
         path = target / check_path(name, where=source)
         path.parent.mkdir(parents=True, exist_ok=True)

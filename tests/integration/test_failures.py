@@ -1,6 +1,7 @@
 """Bad input and bad luck: one clear message, the right exit code, nothing half-written, and the next run goes on."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.command import engine_builder
+from tests.command import COMMAND, engine_builder, environment
 from tests.tiny_model import RECIPE, write_tiny_model, write_tiny_recipe
 
 LFS_POINTER = """\
@@ -210,3 +211,51 @@ def test_a_unit_that_no_glob_names_lists_those_there_are(recipe: Path, store: Pa
     done = engine_builder("build", "--recipe", recipe, "--unit", "*/gpu", store=store)
     assert done.returncode == 2
     assert "tiny/fp32-tp1/cpu" in done.stderr
+
+
+def test_publishing_again_mends_a_registry_that_has_lost_a_blob(recipe: Path, store: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    engine_builder("build", "--recipe", recipe, store=store)
+    publish = ["publish", "--recipe", recipe, "--registry", f"oci:{registry}"]
+    assert engine_builder(*publish, store=store).returncode == 0
+    for blob in list((registry / "blobs" / "sha256").iterdir()):
+        content = blob.read_bytes()
+        blob.unlink()
+        assert engine_builder(*publish, store=store).returncode == 0
+        assert blob.read_bytes() == content
+    assert engine_builder("pull", f"oci:{registry}", tmp_path / "pulled", store=store).returncode == 0
+
+
+def test_two_recipes_with_one_unit_are_refused_before_any_work(recipe: Path, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text(RECIPE.replace("max_batch_size: 4", "max_batch_size: 2"))
+    done = engine_builder("build", "--recipe", tmp_path, store=store)
+    assert done.returncode == 2
+    assert "error[DUPLICATE_UNIT]" in done.stderr
+    assert not (store / "artifacts").exists()
+
+
+def test_a_damaged_digest_cache_costs_a_second_reading_and_nothing_else(recipe: Path, store: Path) -> None:
+    store.mkdir()
+    (store / "digests.sqlite").write_text("not a database")
+    assert engine_builder("build", "--recipe", recipe, store=store).returncode == 0
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(recipe: Path, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "model" / "tokenizer.json").write_text('{"a": 1}')
+    fails(recipe, store, 4, "error[TOKENIZER_JSON]", "tokenizer.json")
+
+
+def test_a_destination_that_cannot_be_made_is_told(recipe: Path, store: Path, tmp_path: Path) -> None:
+    registry = f"oci:{tmp_path}/registry"
+    engine_builder("build", "--recipe", recipe, store=store)
+    engine_builder("publish", "--recipe", recipe, "--registry", registry, store=store)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    done = engine_builder("pull", registry, tmp_path / "dangling" / "x", store=store)
+    assert done.returncode == 8
+    assert "dangling" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(recipe: Path, store: Path) -> None:
+    command = f"{shlex.join([*COMMAND, 'explain', '*', '--recipe', str(recipe)])} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env=environment(store), capture_output=True, text=True)
+    assert (done.returncode, "error" in done.stderr) == (0, False)

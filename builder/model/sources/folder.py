@@ -71,7 +71,11 @@ class FolderSource:
         return [check_path(name, where=self._folder) if classify(name) in NEEDED else name for name in names]
 
     def _refuse_leaving_link(self, name: str) -> None:
-        root, path = self._folder.resolve(), (self._folder / name).resolve()
+        root = self._folder.resolve()
+        try:
+            path = (self._folder / name).resolve()
+        except RuntimeError as error:  # a link to itself
+            raise SourceError(f"{name} leads nowhere", where=self._folder, why=str(error), code="UNREADABLE") from None
         if not path.is_relative_to(root):
             raise SourceError(
                 f"{name} is a link that leaves the model's folder",

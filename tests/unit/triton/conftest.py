@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from builder.triton.configs import ServingSettings
+from tests.tiny_model import tiny_tokenizer
 
 
 @pytest.fixture
@@ -34,4 +36,5 @@ def tokenizer(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (folder / name).write_text(f"{name}\n")
+    (folder / "tokenizer.json").write_text(json.dumps(tiny_tokenizer()))
     return folder
