@@ -2,7 +2,7 @@
 
 DESTINATION/               the bundle, whole or not there
   serving.json, models/, tokenizer/, engine/
-  .pulled.json             {"reference", "digest", "unit", "roles"}: where it came from
+  .pulled.json             {"reference", "digest", "unit", "roles", "files": {PATH: SIZE}}: what was pulled
 .DESTINATION-HEX.partial/  an unfinished pull of the image HEX
   bundle/                  becomes DESTINATION by one rename
   done                     digests of the layers that are whole
@@ -84,7 +84,8 @@ def pull(
         missing = [layer for layer in layers if layer.digest not in done]
         announce(sum(layer.size for layer in missing))
         for_each(missing, lambda layer, report: _unpack(repository, layer, partial, report), advance)
-        (partial / "bundle" / _MARKER).write_bytes(canonical_json(marker))
+        bundle = partial / "bundle"
+        bundle.joinpath(_MARKER).write_bytes(canonical_json(marker | {"files": _sizes(bundle)}))
         if destination.is_dir():
             destination.rmdir()  # an empty one
         (partial / "bundle").rename(destination)
@@ -153,7 +154,7 @@ def _lock(partial: Path) -> int | None:
         partial.mkdir(exist_ok=True)
         (partial / "bundle").mkdir(exist_ok=True)
         lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+    except (FileExistsError, FileNotFoundError):
         return None
     fcntl.flock(lock, fcntl.LOCK_EX)
     with suppress(FileNotFoundError):
@@ -161,6 +162,12 @@ def _lock(partial: Path) -> int | None:
             return lock
     os.close(lock)
     return None
+
+
+def _sizes(bundle: Path) -> dict[str, int]:
+    """Path → size of every file, but of the marker itself."""
+    files = (path for path in bundle.rglob("*") if path.is_file() and path.name != _MARKER)
+    return {path.relative_to(bundle).as_posix(): path.stat().st_size for path in files}
 
 
 def _is_there(destination: Path, marker: dict[str, Any]) -> bool:
@@ -172,7 +179,14 @@ def _is_there(destination: Path, marker: dict[str, Any]) -> bool:
     except (OSError, ValueError):
         found = {}
     if found.get("digest") == marker["digest"] and found.get("roles") == marker["roles"]:
-        return True
+        if found.get("files") == _sizes(destination):
+            return True
+        raise HostError(
+            "files of a pulled release are missing or changed",
+            where=destination,
+            hint="remove this folder and run it again",
+            code="PULL_DAMAGED",
+        )
     raise HostError(
         "the destination holds something else",
         where=destination,

@@ -103,6 +103,14 @@ def test_a_damaged_layer_leaves_nothing_in_place(release: Reference, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+def test_a_pulled_folder_that_was_damaged_is_not_up_to_date(release: Reference, tmp_path: Path) -> None:
+    pull(release, tmp_path / "out", unit="cpu")
+    (tmp_path / "out" / "serving.json").unlink()
+    with pytest.raises(HostError) as caught:
+        pull(release, tmp_path / "out", unit="cpu")
+    assert caught.value.code == "PULL_DAMAGED"
+
+
 def test_two_pulls_at_once_give_one_bundle(release: Reference, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         pulled = list(pool.map(lambda _: pull(release, tmp_path / "out", unit="l40s-48gb"), range(8)))
