@@ -49,6 +49,8 @@ class Bundle:
         promises more than the engine was built for."""
         path = root / "serving.json"
         document = _read_json(path, "this folder holds nothing that can be served")
+        if not isinstance(document, dict):
+            raise _damaged(path, "not a JSON object")
         if (schema := document.get("schema")) != SCHEMA:
             raise VerificationError(
                 f"the served tree has contract version {schema!r}",
@@ -70,20 +72,33 @@ class Bundle:
                 eos_token_ids=tuple(document["eos_token_ids"]),
                 pad_token_id=document["pad_token_id"],
             )
-        except KeyError as error:
+            if not bundle.eos_token_ids or not bundle.models.is_dir():
+                raise ValueError("no end tokens" if bundle.models.is_dir() else "no models/ beside it")
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(path, f"{type(error).__name__}: {error}") from None
+        config = bundle.engine / "config.json"
+        try:
+            engine = {
+                limit: int(_read_json(config, "the engine is missing")["build_config"][limit])
+                for limit in ("max_batch_size", "max_seq_len")
+            }
+            over = [limit for limit in engine if getattr(bundle, limit) > engine[limit]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(config, f"{type(error).__name__}: {error}") from None
+        for limit in over:
             raise VerificationError(
-                f"a key is missing: {error}", where=path, hint="build it again", code="SERVING_SCHEMA"
-            ) from None
-        engine = _read_json(bundle.engine / "config.json", "the engine is missing")["build_config"]
-        for limit in ("max_batch_size", "max_seq_len"):
-            if getattr(bundle, limit) > engine[limit]:
-                raise VerificationError(
-                    f"{limit} is {getattr(bundle, limit)}, but the engine was built for {engine[limit]}",
-                    where=path,
-                    hint="build the engine and the repository from one recipe",
-                    code="TRITON_BATCH_GT_ENGINE" if limit == "max_batch_size" else "SEQ_LEN_GT_ENGINE",
-                )
+                f"{limit} is {getattr(bundle, limit)}, but the engine was built for {engine[limit]}",
+                where=path,
+                hint="build the engine and the repository from one recipe",
+                code="TRITON_BATCH_GT_ENGINE" if limit == "max_batch_size" else "SEQ_LEN_GT_ENGINE",
+            )
         return bundle
+
+
+def _damaged(path: Path, why: str) -> VerificationError:
+    return VerificationError(
+        "a damaged file", where=path, why=why, hint="pull or build the release again", code="DAMAGED"
+    )
 
 
 def _read_json(path: Path, absent: str) -> dict[str, Any]:
@@ -94,5 +109,5 @@ def _read_json(path: Path, absent: str) -> dict[str, Any]:
             absent, where=path, why="the file does not exist", hint="pull or build the release again", code="NO_BUNDLE"
         ) from None
     except ValueError as error:
-        raise VerificationError("a damaged file", where=path, why=str(error), code="DAMAGED") from None
+        raise _damaged(path, str(error)) from None
     return document

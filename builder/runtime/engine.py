@@ -94,7 +94,7 @@ class TritonEngine:
         else:
             # Without both of these TensorRT-LLM would take the likeliest token.
             inputs["runtime_top_k"] = np.array([[0]], np.int32)
-            inputs["runtime_top_p"] = np.array([[sampling.top_p]], np.float32)
+            inputs["runtime_top_p"] = np.array([[max(sampling.top_p, 1e-6)]], np.float32)  # not 0 in 32 bits
             inputs["temperature"] = np.array([[sampling.temperature]], np.float32)
         if sampling.presence_penalty:
             inputs["presence_penalty"] = np.array([[sampling.presence_penalty]], np.float32)

@@ -108,6 +108,7 @@ class Triton:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        self._cpu_seconds = 0.0
         self._log = threading.Thread(target=self._pass_log_on, name="triton-log", daemon=True)
         self._log.start()
 
@@ -130,6 +131,11 @@ class Triton:
     def poll(self) -> int | None:
         """The exit status, or None while it runs."""
         return self._process.poll()
+
+    def is_working(self) -> bool:
+        """Whether its processes have used more than a tenth of a second of a CPU since this was last asked."""
+        before, self._cpu_seconds = self._cpu_seconds, _cpu_seconds(self.pid)
+        return self._cpu_seconds - before > 0.1
 
     def is_ready(self) -> bool:
         """True once all models are loaded."""
@@ -250,6 +256,17 @@ def _environment(installation: Installation) -> Mapping[str, str]:
         "PYTHONPATH": ":".join(packages),
         "PYTHONNOUSERSITE": "1",
     }
+
+
+def _cpu_seconds(group: int) -> float:
+    """CPU time of all processes in a process group: fields 5, 14 and 15 of /proc/PID/stat (see proc(5))."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _private_folder(cache: Path) -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import uvicorn
 
-from builder.errors import HostError
+from builder.errors import HostError, VerificationError
 from builder.runtime.bundle import Bundle
 from builder.runtime.engine import TritonEngine
 from builder.runtime.health import Phase
@@ -71,21 +71,30 @@ def serve(
     """
     bundle = Bundle.open(root.resolve())
     installation = find_triton()
+    try:
+        service = Service(bundle, model_names)
+    except Exception as error:  # of whatever library reads it
+        raise VerificationError(
+            "the tokenizer or chat template of this release can't be read",
+            where=bundle.tokenizer,
+            why=f"{type(error).__name__}: {error}",
+            hint="pull or build the release again",
+            code="TOKENIZER_DAMAGED",
+        ) from error
     with _listen(host, port) as listener:
-        server = _Server(bundle, model_names, grace_seconds, start_seconds, on_ready)
+        server = _Server(service, grace_seconds, start_seconds, on_ready)
         asyncio.run(server.run(listener, lambda: Triton(bundle, cache, installation)))
 
 
 class _Server:
     def __init__(
         self,
-        bundle: Bundle,
-        model_names: Sequence[str],
+        service: Service,
         grace_seconds: float,
         start_seconds: float,
         on_ready: Callable[[Endpoints], None] | None,
     ) -> None:
-        self._service = Service(bundle, model_names)
+        self._service = service
         self._grace_seconds = grace_seconds
         self._start_seconds = start_seconds
         self._on_ready = on_ready
@@ -146,6 +155,7 @@ class _Server:
                     await asyncio.sleep(0.05)
                 self._service.engine = engine
                 self._service.engine_metrics = triton.metrics
+                health.is_working = triton.is_working
                 while not self._stopping.is_set() and not await health.probe():
                     await asyncio.sleep(0.5)
         except TimeoutError:
@@ -220,12 +230,12 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        in_use = error.errno == errno.EADDRINUSE
+    except (OSError, OverflowError) as error:
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         raise HostError(
             f"port {port} is in use" if in_use else f"can't listen on {host}, port {port}",
             where=f"{host}:{port}",
-            why=error.strerror,
+            why=str(error),
             hint="take another one with --port or NIM_SERVER_PORT; `ss -ltnp` lists who listens",
             code="PORT_IN_USE" if in_use else "PORT",
         ) from error

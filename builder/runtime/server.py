@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence, Sized
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -81,16 +81,40 @@ class Service:
 
     def check(self, request: CommonRequest) -> None:
         """Raises RequestError for a model that isn't served here, or while nothing can be."""
-        if request.model not in self.model_names:
+        self.check_name(request.model)
+        self._running_engine()
+
+    def check_name(self, name: str) -> None:
+        if name not in self.model_names:
             served = ", ".join(self.model_names)
             raise RequestError(
-                f"The model '{request.model}' does not exist here; served: {served}",
+                f"The model '{name}' does not exist here; served: {served}",
                 field="model",
                 code="model_not_found",
                 status=404,
                 kind="NotFoundError",
             )
-        self._running_engine()
+
+    def described(self, name: str) -> dict[str, Any]:
+        """One entry of OpenAI's list of models."""
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "engine-builder",
+            "root": self.model_names[0],
+            "max_model_len": self.bundle.max_seq_len,
+        }
+
+    def check_size(self, prompt: Sized, field: str) -> None:
+        """Raises RequestError for what can't fit, however it is tokenised: that alone would take long."""
+        most = self.bundle.max_input_len * self.tokenizer.longest_token
+        if len(prompt) > most:
+            raise RequestError(
+                f"a prompt has at most {self.bundle.max_input_len} tokens, this text is far longer",
+                field=field,
+                code="context_length_exceeded",
+            )
 
     async def _generate_one(self) -> None:
         token = self.bundle.eos_token_ids[0]
@@ -110,28 +134,24 @@ def create_app(service: Service) -> Starlette:
     async def chat_completions(http: Request) -> Response:
         request = parse_chat(await _json(http))
         service.check(request)
+        service.check_size(str(request.messages), "messages")
         prompt = await asyncio.to_thread(_chat_prompt, service, request)  # a long text must not stall the others
         return await _respond(http, service, request, prompt, _ChatShape(request.model))
 
     async def completions(http: Request) -> Response:
         request = parse_completion(await _json(http))
         service.check(request)
+        service.check_size(request.prompt, "prompt")
         prompt = await asyncio.to_thread(_prompt, service, request)
         return await _respond(http, service, request, prompt, _TextShape(request.model))
 
     async def models(_: Request) -> Response:
-        data = [
-            {
-                "id": name,
-                "object": "model",
-                "created": service.started,
-                "owned_by": "engine-builder",
-                "root": service.model_names[0],
-                "max_model_len": service.bundle.max_seq_len,
-            }
-            for name in service.model_names
-        ]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": [service.described(name) for name in service.model_names]})
+
+    async def model(http: Request) -> Response:
+        name = http.path_params["name"]
+        service.check_name(name)
+        return JSONResponse(service.described(name))
 
     async def live(_: Request) -> Response:
         return _health(True, "live", "Service is live.")
@@ -157,6 +177,7 @@ def create_app(service: Service) -> Starlette:
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
             Route("/v1/health/live", live),
             Route("/v1/health/ready", ready),
             Route("/v1/metrics", metrics),
@@ -361,8 +382,11 @@ async def _json(http: Request) -> Any:
         if len(body) > MAX_BODY_BYTES:
             raise RequestError(f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large", status=413)
     try:
-        return json.loads(body)
-    except ValueError as error:
+        document = json.loads(body)
+        if b"\\ud" in body.lower():  # half a surrogate pair is no character, and no tokenizer takes it
+            json.dumps(document, ensure_ascii=False).encode()
+        return document
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
 
 

@@ -24,6 +24,8 @@ class Tokenizer:
         added = self._library.get_added_tokens_decoder()
         self.added_tokens = {token.content: number for number, token in added.items()}
         self.special_tokens = {token.content for token in added.values() if token.special}
+        self.longest_token = max(map(len, self._library.get_vocab()))
+        """Characters: a text of n times as many has more than n tokens."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text in which special tokens are meant as such. `add_special_tokens`: a BOS too, say."""

@@ -84,7 +84,7 @@ class TritonPythonModel:
         answer = _Answer(request, sender, prompt, self._exclude_input)
         if request_id := request.request_id():
             self._answers[request_id] = answer
-            answer.forget = lambda: self._answers.pop(request_id, None)
+            answer.forget = lambda: self._forget(request_id, answer)
         self._batcher.submit(
             Generation(
                 prompt=prompt,
@@ -92,15 +92,28 @@ class TritonPythonModel:
                 sampler=Sampler(_sampling(request), prompt, self._model.vocab_size, end_ids),
                 listener=answer,
                 end_id=end_ids[0] if end_ids else None,
-                stop_words=_words(request, "stop_words_list"),
-                bad_words=_words(request, "bad_words_list"),
+                stop_words=self._words(request, "stop_words_list"),
+                bad_words=self._words(request, "bad_words_list"),
                 log_probs=answer.wants_log_probs,
             )
         )
 
+    def _forget(self, request_id: str, answer: _Answer) -> None:
+        if self._answers.get(request_id) is answer:
+            del self._answers[request_id]
+
+    def _words(self, request: Any, name: str) -> Any:
+        words = unpack_words(optional_input(request, name, np.empty((1, 2, 0), np.int32)))
+        if any(not 0 <= token < self._model.vocab_size for word in words for token in word):
+            raise ValueError(f"{name} has a token id outside 0..{self._model.vocab_size - 1}")
+        return words
+
     def _lengths(self, request: Any) -> tuple[list[int], int]:
         """The prompt and how many tokens may follow. Raises ValueError for what the engine wasn't built for."""
         refuse_inputs(request, _UNSUPPORTED)
+        for name in ("return_context_logits", "return_generation_logits", "return_perf_metrics"):
+            if _scalar(request, name, False):
+                raise ValueError(f"{name} is not supported")
         ids = required_input(request, "input_ids")
         if ids.shape[0] != 1:
             raise ValueError("one prompt per request, please; requests are batched by the engine")
@@ -197,10 +210,6 @@ _SAMPLING_INPUTS = {
 def _sampling(request: Any) -> SamplingParams:
     given = {name: _scalar(request, tensor, None) for tensor, name in _SAMPLING_INPUTS.items()}
     return SamplingParams(**{name: value for name, value in given.items() if value is not None})
-
-
-def _words(request: Any, name: str) -> Any:
-    return unpack_words(optional_input(request, name, np.empty((1, 2, 0), np.int32)))
 
 
 def _scalar(request: Any, name: str, default: Any) -> Any:

@@ -68,6 +68,7 @@ def bundle(tmp_path: Path, tokenizer_folder: Path, serving: dict[str, object]) -
     root = tmp_path / "bundle"
     (root / "engine").mkdir(parents=True)
     (root / "tokenizer").symlink_to(tokenizer_folder)
+    (root / "models").mkdir(parents=True, exist_ok=True)
     (root / "serving.json").write_text(json.dumps(serving))
     limits = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": 96}
     (root / "engine" / "config.json").write_text(json.dumps({"build_config": limits}))

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import pytest
 
@@ -50,11 +51,27 @@ def test_a_folder_that_lacks_a_part_is_no_bundle(bundle: Bundle, missing: str) -
     assert missing in str(caught.value.where)
 
 
-def test_damaged_json_and_missing_keys_are_named(bundle: Bundle) -> None:
-    path = bundle.root / "serving.json"
-    path.write_text('{"schema": 1}')
-    with pytest.raises(VerificationError, match="'unit'"):
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("serving.json", '{"schema": 1}', "'unit'"),
+        ("serving.json", '{"schema": ', "Expecting value"),
+        ("serving.json", "[1]", "not a JSON object"),
+        ("engine/config.json", "{}", "'build_config'"),
+        ("engine/config.json", '{"build_config": {"max_batch_size": "many"}}', "invalid literal"),
+        ("engine/config.json", "[]", "TypeError"),
+    ],
+)
+def test_a_damaged_file_is_named(bundle: Bundle, file: str, text: str, words: str) -> None:
+    (bundle.root / file).write_text(text)
+    with pytest.raises(VerificationError, match="damaged") as caught:
         Bundle.open(bundle.root)
-    path.write_text('{"schema": ')
-    with pytest.raises(VerificationError, match="damaged"):
+    assert str(caught.value.where) == str(bundle.root / file)
+    assert words in str(caught.value.why)
+
+
+@pytest.mark.parametrize("change", [{"max_batch_size": "8"}, {"eos_token_ids": []}, {"eos_token_ids": None}])
+def test_values_that_make_no_sense_are_damage(bundle: Bundle, serving: dict[str, object], change: Any) -> None:
+    (bundle.root / "serving.json").write_text(json.dumps(serving | change))
+    with pytest.raises(VerificationError):
         Bundle.open(bundle.root)

@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from builder.runtime.health import FRESH_SECONDS, Health, Phase
 
 
@@ -76,3 +78,19 @@ def test_callers_at_the_same_time_share_one_probe() -> None:
 
     assert asyncio.run(ask()) == [True] * 5
     assert engine.probes == 1
+
+
+def test_a_busy_engine_is_alive_and_an_idle_silent_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.runtime.health.PROBE_SECONDS", 0.01)
+
+    async def silent() -> None:
+        await asyncio.sleep(60)
+
+    health = Health(silent)
+    health.phase = Phase.SERVING
+    health.is_working = lambda: True
+    assert asyncio.run(health.is_ready())
+    assert health.failed_probes == 0
+    health.is_working = lambda: False
+    assert not asyncio.run(health.is_ready())
+    assert health.failed_probes == 1

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from builder.runtime.bundle import Bundle
 from builder.runtime.engine import EngineError, Sampling
 from builder.runtime.health import Phase
-from builder.runtime.server import Service, create_app
+from builder.runtime.server import MAX_BODY_BYTES, Service, create_app
 
 QUESTION = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
@@ -273,3 +273,40 @@ def test_metrics_are_nim_s_and_triton_s(path: str, service: Service, client: Tes
 def test_metadata_and_version_are_served(client: TestClient) -> None:
     assert client.get("/v1/metadata").json()["modelInfo"][0]["shortName"] == "tiny"
     assert client.get("/v1/version").json()["release"]
+
+
+def test_half_a_character_is_400(client: TestClient) -> None:
+    body = b'{"model": "tiny", "prompt": "\\ud800"}'
+    response = client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+
+
+def test_json_that_is_nested_without_end_is_400(client: TestClient) -> None:
+    response = client.post("/v1/completions", content=b"[" * 100_000)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_json")
+
+
+def test_a_body_without_end_is_413(client: TestClient) -> None:
+    response = client.post("/v1/completions", content=b" " * (MAX_BODY_BYTES + 1))
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "word " * 100_000}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 100_000}]}),
+    ],
+)
+def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(service.tokenizer, "_library", None)
+    monkeypatch.setattr(service.tokenizer, "_plain", None)
+    response = client.post(path, json={"model": "tiny", **body})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_one_model_can_be_asked_for(client: TestClient) -> None:
+    assert client.get("/v1/models/tiny").json()["id"] == "tiny"
+    assert client.get("/v1/models/other").status_code == 404
