@@ -86,11 +86,14 @@ def test_a_busy_engine_is_alive_and_an_idle_silent_one_is_not(monkeypatch: pytes
     async def silent() -> None:
         await asyncio.sleep(60)
 
-    health = Health(silent)
+    clock = Clock()
+    health = Health(silent, clock)
     health.phase = Phase.SERVING
     health.is_working = lambda: True
     assert asyncio.run(health.is_ready())
     assert health.failed_probes == 0
     health.is_working = lambda: False
+    assert asyncio.run(health.is_ready())  # it worked a moment ago
+    clock.now += FRESH_SECONDS
     assert not asyncio.run(health.is_ready())
     assert health.failed_probes == 1
