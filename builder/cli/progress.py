@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 
 import click
 
 from builder.cli.options import human_bytes
-
-Advance = Callable[[int], None]
+from builder.store.digests import Advance
 
 
 class Progress:

@@ -7,13 +7,12 @@ couldn't be reached is `unresolved`, with the reason, and a unit that needs it c
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from builder.errors import SourceError, disk_errors
+from builder.errors import SourceError
 from builder.lock.bases import PinnedBase, pin_base, recipe_reference
 from builder.model.snapshot import Snapshot
 from builder.model.sources import Source, open_source
@@ -21,6 +20,7 @@ from builder.model.spec import load_config, load_generation_config
 from builder.recipe import Recipe
 from builder.store import LocalStore
 from builder.store.digests import Advance, ignore_progress
+from builder.store.files import write_atomically
 
 SCHEMA = 1
 
@@ -101,13 +101,7 @@ class Lock:
 
     def write(self, path: Path) -> None:
         """Write the lock file, whole or not at all."""
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        with disk_errors(path):
-            try:
-                partial.write_text(json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n")
-                partial.rename(path)
-            finally:
-                partial.unlink(missing_ok=True)
+        write_atomically(path, json.dumps(self.to_json(), indent=2, sort_keys=True) + "\n")
 
 
 def load_lock(path: Path) -> Lock | None:

@@ -129,10 +129,11 @@ class ModelSpec:
         embeddings = self.vocab_size * hidden * (1 if self.tie_word_embeddings else 2)
         return embeddings + self.num_hidden_layers * layer + hidden
 
-    def kv_bytes_per_token(self, dtype_bytes: int, tp: int) -> int:
-        """KV cache of one token on one of `tp` ranks: 2 · layers · ⌈KV heads / tp⌉ · head_dim · dtype_bytes."""
+    def kv_bytes_per_token(self, dtype_bytes: int, tp: int, pp: int = 1) -> int:
+        """KV cache of one token on the fullest rank: 2 · ⌈layers / pp⌉ · ⌈KV heads / tp⌉ · head_dim · dtype_bytes."""
+        layers_of_rank = -(-self.num_hidden_layers // pp)
         heads_of_rank = -(-self.num_key_value_heads // tp)
-        return 2 * self.num_hidden_layers * heads_of_rank * self.head_dim * dtype_bytes
+        return 2 * layers_of_rank * heads_of_rank * self.head_dim * dtype_bytes
 
 
 def load_config(folder: Path) -> dict[str, Any]:

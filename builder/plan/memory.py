@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from builder.model.layout import legal_tensor_parallel, rank_tensors, stage_layers
+from builder.model.layout import legal_tensor_parallel, rank_tensors
 from builder.plan.unit import Unit
 
 MIB = 1 << 20
@@ -39,9 +39,7 @@ def estimate(unit: Unit) -> MemoryEstimate:
     tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
     spec = replace(unit.spec, dtype=unit.precision.dtype)
     weights = max(sum(tensor.nbytes for tensor in rank_tensors(spec, tp, pp, rank)) for rank in range(tp * pp))
-    layers = len(stage_layers(unit.spec.num_hidden_layers, pp, 0))
-    kv_heads = max(unit.spec.num_key_value_heads // tp, 1)
-    kv_per_token = 2 * layers * kv_heads * unit.spec.head_dim * (unit.precision.bits // 8)
+    kv_per_token = unit.spec.kv_bytes_per_token(unit.precision.bits // 8, tp, pp)
     if unit.gpu.memory_mib is None:
         return MemoryEstimate(weights, kv_per_token, None, None)
     gpu_bytes = unit.gpu.memory_mib * MIB

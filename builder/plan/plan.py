@@ -13,9 +13,6 @@ from builder.plan.rules import Finding, check
 from builder.plan.unit import Unit
 from builder.store import Artifact, LocalStore
 
-STAGES = ("checkpoint", "engine", "repository", "image")
-
-
 RuntimeDigest = Callable[[str], str]
 """The digest of what the runtime layer for a Python version ("3.11") would hold."""
 

@@ -30,6 +30,7 @@ from typing import Any
 
 from builder.errors import HostError, StorageError, disk_errors
 from builder.store.digests import DigestCache, FileDigest, hash_file
+from builder.store.files import write_atomically
 
 _ELSEWHERE = "choose another store with --store"
 
@@ -139,12 +140,12 @@ class LocalStore:
 
     def remember(self, stage: str, derivation: str, artifact: Artifact) -> None:
         """Note that this derivation key leads to that artifact."""
-        self._write_atomically(self.root / "derivations" / stage / derivation, artifact.key + "\n")
+        write_atomically(self.root / "derivations" / stage / derivation, artifact.key + "\n", _ELSEWHERE)
 
     def remember_inputs(self, unit: str, stage: str, inputs: Mapping[str, Any]) -> None:
         """Note what this stage was last built from for this unit; see `history`."""
         if self.history(unit, stage) != inputs:
-            self._write_atomically(self.root / "history" / unit / f"{stage}.json", _dump(inputs))
+            write_atomically(self.root / "history" / unit / f"{stage}.json", _dump(inputs), _ELSEWHERE)
 
     @contextmanager
     def building(self, stage: str, key: str) -> Iterator[Workspace]:
@@ -202,16 +203,6 @@ class LocalStore:
         with open(path, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _write_atomically(self, path: Path, text: str) -> None:
-        with disk_errors(path, _ELSEWHERE):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-            try:
-                partial.write_text(text)
-                partial.rename(path)
-            finally:
-                partial.unlink(missing_ok=True)
 
 
 def digest_of(entries: list[FileEntry]) -> str:
