@@ -17,7 +17,7 @@ endif
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types layers programs lock-runtime clean
+.PHONY: help demo test check lint types layers programs docs bench lock-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,13 @@ types: .venv/dev ## mypy --strict
 
 layers: .venv/dev ## what may import what
 	$(BIN)/lint-imports
+
+docs: .venv/dev ## generate the recipe's JSON Schema and reference
+	$(BIN)/python -m builder schema > docs/recipe.schema.json
+	$(BIN)/python -m builder schema --format markdown > docs/recipe.md
+
+bench: .venv/dev ## how fast a plan is, beside snakemake
+	$(BIN)/python bench/plan.py
 
 lock-runtime: .venv/dev ## pin the newest wheels for the runtime layer of images
 	for version in 3.11 3.12; do \

@@ -18,9 +18,17 @@ An error says what happened, where, why, and what to do next. `str(error)` is th
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+MAX_MESSAGE, MAX_DETAIL = 1000, 8000
+"""Characters that are shown of one part of an error."""
+
+_CONTROL = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_NEXT_LINE = re.compile(r"\n(?! )")
 
 
 class BuilderError(Exception):
@@ -47,11 +55,18 @@ class BuilderError(Exception):
             self.code = code
 
     def render(self) -> str:
-        lines = [f"error[{self.code}]: {self.message}"]
+        lines = [f"error[{self.code}]: {_shown(self.message, MAX_MESSAGE)}"]
         for label, text in (("where", self.where), ("why", self.why), ("try", self.hint)):
             if text:
-                lines.append(f"  {label}: {text}")
+                lines.append(f"  {label}: {_shown(text, MAX_DETAIL)}")
         return "\n".join(lines)
+
+
+def _shown(text: str, most: int) -> str:
+    """Words of other people may be in it: no line of theirs looks like one of ours, and no terminal obeys them."""
+    if len(text) > most:
+        text = f"{text[:most]}… ({len(text) - most} more characters)"
+    return _NEXT_LINE.sub("\n    ", _CONTROL.sub(lambda sign: ascii(sign[0])[1:-1], text))
 
 
 class UsageError(BuilderError):

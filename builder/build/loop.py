@@ -13,6 +13,7 @@ from builder.build.reporter import Reporter
 from builder.build.stages import STAGES, Context, image_of
 from builder.errors import PlanRefused, SourceError
 from builder.image.image import Image
+from builder.lock import names_needed
 from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, StagePlan, key
 from builder.store import Artifact, LocalStore
@@ -89,10 +90,11 @@ def _refuse(planned: PlannedUnit) -> None:
             raise PlanRefused(finding.message, where=finding.where, hint=finding.suggestion, code=finding.code)
     if reason := obstacle(planned):
         raise PlanRefused(f"this machine can't build {unit.id}", why=reason, hint="build it there", code="NOT_HERE")
+    needed = names_needed(unit.recipe, unit.target)
     for item in unit.lock.unresolved:
-        if item.name == unit.package.base:
+        if item.name in needed:
             raise SourceError(
-                f"{unit.id} needs the base image {item.name}, which isn't pinned",
+                f"{unit.id} needs {item.name}, which isn't pinned",
                 where=unit.recipe.lock_file,
                 why=item.reason,
                 hint="make it reachable, then run `engine-builder lock`",

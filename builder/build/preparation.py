@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from builder.build.reporter import Reporter
-from builder.errors import RecipeError
+from builder.errors import BuilderError, RecipeError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, make_lock, required_lock, source_of
 from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, plan_units, resolve_units
+from builder.plan.since import checked_out
 from builder.recipe import Recipe, find_recipes, load_recipe
 from builder.store import LocalStore
 from builder.store.digests import Advance
@@ -34,6 +36,17 @@ def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> 
                 hint="give one of them another name",
                 code="DUPLICATE_UNIT",
             )
+    return planned
+
+
+def prepare_at(revision: str, path: Path) -> list[PlannedUnit]:
+    """The planned units of a path as it was at a git revision. What couldn't be planned then counts as not there."""
+    planned: list[PlannedUnit] = []
+    with checked_out(path, revision) as past:
+        for file in find_recipes(past) if past.exists() and (past.is_file() or any(past.iterdir())) else []:
+            with suppress(BuilderError):
+                recipe = load_recipe(file)
+                planned += plan_units(resolve_units(recipe, required_lock(recipe)), runtime_digest)
     return planned
 
 

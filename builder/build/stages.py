@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.build.chat_template import read_chat_template
 from builder.checkpoint.convert import convert
 from builder.errors import SourceError, ToolchainError, VerificationError
 from builder.image.config import ContainerSettings
@@ -16,17 +17,17 @@ from builder.image.wheels import install_runtime, runtime_digest
 from builder.lock import recipe_reference
 from builder.model.layout import checkpoint_bytes
 from builder.model.snapshot import FileKind
-from builder.model.spec import load_config, load_generation_config
 from builder.oci.base import read_base
 from builder.oci.descriptor import Platform
 from builder.oci.reference import Reference
 from builder.oci.repository import open_repository
 from builder.plan import Unit
+from builder.plan.build_config import build_config
+from builder.plan.serving import serving_settings
 from builder.reference.engine import write_engine
 from builder.reference.errors import ReferenceModelError
 from builder.store import Artifact, FileDigest, LocalStore, Workspace
 from builder.store.digests import Advance
-from builder.triton.configs import ServingSettings
 from builder.triton.lint import lint_repository
 from builder.triton.repository import write_repository
 
@@ -61,16 +62,8 @@ def checkpoint(unit: Unit, context: Context) -> None:
 def engine(unit: Unit, context: Context) -> None:
     """The engine of the toolchain `reference`."""
     source = context.inputs["checkpoint"]
-    build_config = {
-        "max_batch_size": unit.limits.max_batch_size,
-        "max_input_len": unit.max_input_len,
-        "max_seq_len": unit.limits.max_seq_len,
-        "max_num_tokens": unit.limits.max_num_tokens,
-        "max_beam_width": unit.limits.max_beam_width,
-        "plugin_config": {},
-    }
     try:
-        written = write_engine(source.files, context.workspace.path, build_config, context.progress(source.size))
+        written = write_engine(source.files, context.workspace.path, build_config(unit), context.progress(source.size))
     except ReferenceModelError as error:
         raise ToolchainError(f"the reference model refuses the checkpoint of {unit.id}", why=str(error)) from error
     for name, (sha256, size) in written.items():
@@ -80,26 +73,10 @@ def engine(unit: Unit, context: Context) -> None:
 def repository(unit: Unit, context: Context) -> None:
     source = context.fetch(("tokenizer", "config"))
     _check_lock(unit, source)
-    settings = ServingSettings(
-        unit=unit.id,
-        served_model_name=unit.served_model_name,
-        family=unit.serving.family,
-        backend="reference" if unit.gpu.is_cpu else "tensorrtllm",
-        max_batch_size=unit.limits.max_batch_size,
-        max_input_len=unit.max_input_len,
-        max_seq_len=unit.limits.max_seq_len,
-        max_beam_width=unit.limits.max_beam_width,
-        vocab_size=unit.spec.vocab_size,
-        bos_token_id=unit.spec.bos_token_id,
-        eos_token_ids=unit.spec.eos_token_ids,
-        pad_token_id=unit.spec.pad_token_id,
-        kv_cache_free_gpu_mem_fraction=unit.serving.kv_cache_free_gpu_mem_fraction,
-        enable_kv_cache_reuse=unit.serving.enable_kv_cache_reuse,
-        max_queue_size=unit.serving.max_queue_size,
-    )
     files = [file.path for file in unit.lock.snapshot.of_kind("tokenizer", "config")]
     served = [path for path in files if path not in ("config.json", "hf_quant_config.json", "quantize_config.json")]
-    write_repository(settings, source, served, context.workspace.path)
+    template = read_chat_template(unit)
+    write_repository(serving_settings(unit), source, served, context.workspace.path, template)
     for finding in lint_repository(context.workspace.path / "models", unit.limits.max_batch_size):
         raise VerificationError(finding.message, where=f"models/{finding.where} of {unit.id}", code=finding.code)
 
@@ -115,7 +92,7 @@ def image(unit: Unit, context: Context) -> None:
     labels = {"org.opencontainers.image.licenses": content.model.license} if content.model.license else {}
     base, settings = None, ContainerSettings(labels=labels)
     if reference := pinned_base(unit):
-        python = unit.lock.bases[unit.package.base].python
+        python = unit.lock.images[unit.package.base].python or ""
         base = read_base(open_repository(reference), str(reference.digest), Platform.parse(unit.gpu.platform))
         layers.insert(0, _runtime_layer(python, context))
         settings = _container(python, labels)
@@ -142,10 +119,8 @@ STAGES: Mapping[str, Callable[[Unit, Context], None]] = {
 
 def pinned_base(unit: Unit) -> Reference | None:
     """The unit's base image by digest, where the recipe says that it lies; None for an image without a base."""
-    if unit.package.base == "none":
-        return None
-    digest = unit.lock.bases[unit.package.base].digest
-    return recipe_reference(unit.package.base, unit.recipe.folder).with_digest(digest)
+    pinned = unit.lock.image(unit.package.base, unit.gpu.platform)
+    return recipe_reference(unit.package.base, unit.recipe.folder).with_digest(pinned.digest) if pinned else None
 
 
 def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
@@ -155,8 +130,7 @@ def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
 
 def _check_lock(unit: Unit, source: Path) -> None:
     """What was planned with must be what the model says: keys know the file's digest, not the lock's copy of it."""
-    lock = unit.lock
-    if (lock.config, lock.generation_config) != (load_config(source), load_generation_config(source)):
+    if unit.lock.copies_differ(source):
         raise SourceError(
             "the lock's copy of the model's configuration isn't what the model has",
             where=unit.recipe.lock_file,

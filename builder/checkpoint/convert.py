@@ -21,7 +21,7 @@ from builder.checkpoint.config import checkpoint_config
 from builder.checkpoint.floats import Array, carrier, convert_floats
 from builder.checkpoint.source import BLOCK_BYTES, SourceWeights
 from builder.errors import SourceError, disk_errors
-from builder.model.layout import RankTensor, Slice, check_parallelism, rank_tensors
+from builder.model.layout import RankTensor, Slice, check_parallelism, rank_tensors, require_plain
 from builder.model.safetensors import DTYPE_BITS, TensorInfo, encode_header
 from builder.model.spec import ModelSpec
 from builder.store.digests import Advance, HashingWriter, ignore_progress
@@ -44,9 +44,10 @@ def convert(
     one are rounded to it; None keeps what the model has, byte for byte. The same source gives the same bytes, however
     it is sharded. `advance` is told the bytes of tensors as they are written, `layout.checkpoint_bytes` in all.
 
-    SourceError if the weights are not those that `spec` describes, PlanRefused if they can't be split like this,
-    HostError if the disk is full. What is half-written then is the workspace's to clear.
+    SourceError if the model isn't a plain Llama or the weights are not those that `spec` describes, PlanRefused if
+    they can't be split like this, HostError if the disk is full. What is half-written then is the workspace's to clear.
     """
+    require_plain(spec)
     check_parallelism(spec, tp, pp)
     target = spec if dtype is None else replace(spec, dtype=dtype)
     with disk_errors(out.path), SourceWeights(source, spec) as weights:

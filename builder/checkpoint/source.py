@@ -12,8 +12,9 @@ from pathlib import Path
 from builder.checkpoint.floats import CONVERTIBLE
 from builder.errors import SourceError
 from builder.model.layout import source_shapes
-from builder.model.safetensors import TensorIndex, TensorInfo, some
+from builder.model.safetensors import TensorIndex, TensorInfo
 from builder.model.spec import STORED_DTYPES, ModelSpec
+from builder.model.weight_files import some
 
 BLOCK_BYTES = 4 << 20
 

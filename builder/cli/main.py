@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from builder.errors import BuilderError, HostError, Interrupted
 
 COMMANDS = {
     "validate": "Check recipes.",
+    "schema": "Print the JSON Schema of recipes, or the recipe reference.",
+    "catalog": "Show the facts that plans are made with.",
     "lock": "Pin what recipes name outside: the model's files, base images.",
     "plan": "Show units, their stages, and what is known to fail.",
     "explain": "Show every value of a unit, where it comes from, and what it needs.",
@@ -56,6 +59,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command; every failure becomes one message on stderr and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal has every letter
     try:
         result = cli.main(arguments, prog_name="engine-builder", standalone_mode=False)
     except click.ClickException as error:

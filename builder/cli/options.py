@@ -59,7 +59,8 @@ def format_option(command: Command) -> Command:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2))
+    """One line, strict JSON: what reads it is a program."""
+    click.echo(json.dumps(value, allow_nan=False, ensure_ascii=False))
 
 
 def human_bytes(count: int) -> str:

@@ -17,14 +17,18 @@ MAX_JSON_BYTES = 100_000_000
 _LFS_FIRST_LINE = b"version https://git-lfs.github.com/spec/"
 
 
+def lfs_pointer(content: bytes, path: Path) -> SourceError | None:
+    """The error for a file that begins with `content`, if that is a Git-LFS pointer."""
+    return _lfs_pointer(path, content) if content.startswith(_LFS_FIRST_LINE) else None
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """`path` for reading, unless it is a Git-LFS pointer."""
     try:
         with open(path, "rb") as file:
-            first = file.read(512)
-            if first.startswith(_LFS_FIRST_LINE):
-                raise _lfs_pointer(path, first)
+            if pointer := lfs_pointer(file.read(512), path):
+                raise pointer
             file.seek(0)
             yield file
     except OSError as error:
@@ -42,20 +46,21 @@ def _lfs_pointer(path: Path, content: bytes) -> SourceError:
     )
 
 
-def read_json(path: Path, code: str) -> Any:
+def read_json(path: Path, code: str, *, finite: bool = True) -> Any:
     """A JSON file of a model, read as strictly as `parse_json` does; a Git-LFS pointer is named as such."""
     with opened(path) as file:
         content = file.read(MAX_JSON_BYTES + 1)
     if len(content) > MAX_JSON_BYTES:
         raise SourceError("the file is too large", where=path, why=f"more than {MAX_JSON_BYTES} bytes", code=code)
-    return parse_json(content, path, code)
+    return parse_json(content, path, code, finite=finite)
 
 
-def parse_json(content: bytes, where: Path, code: str) -> Any:
+def parse_json(content: bytes, where: object, code: str, *, finite: bool = True) -> Any:
     """JSON by the book: UTF-8, no key twice in an object, no NaN or Infinity. SourceError(code) names the place.
 
     Python's own reader takes the last of two equal keys and invents NaN and Infinity, so that the next program,
-    written in another language, would read something else than we did.
+    written in another language, would read something else than we did. Published configs do have Infinity in them;
+    with `finite=False` such a number is returned as the text that stands there, which can be written as JSON again.
     """
     try:
         tree = json.loads(
@@ -64,7 +69,7 @@ def parse_json(content: bytes, where: Path, code: str) -> Any:
             parse_constant=_NotFinite,
             parse_float=_finite,
         )
-        return _plain(tree, "")
+        return _plain(tree, "", finite)
     except (ValueError, RecursionError) as error:
         raise SourceError("this is not valid JSON", where=where, why=str(error), code=code) from error
 
@@ -82,8 +87,10 @@ def _finite(text: str) -> float | _NotFinite:
     return number if math.isfinite(number) else _NotFinite(text)
 
 
-def _plain(value: Any, place: str) -> Any:
+def _plain(value: Any, place: str, finite: bool) -> Any:
     if isinstance(value, _NotFinite):
+        if not finite:
+            return str(value)
         raise ValueError(f"{value} at {place or 'the top'} is not a finite number")
     if isinstance(value, _Pairs):
         result: dict[str, Any] = {}
@@ -91,8 +98,8 @@ def _plain(value: Any, place: str) -> Any:
             inner = f"{place}.{key}" if place else key
             if key in result:
                 raise ValueError(f"{inner} is given twice")
-            result[key] = _plain(item, inner)
+            result[key] = _plain(item, inner, finite)
         return result
     if isinstance(value, list):
-        return [_plain(item, f"{place}[{number}]") for number, item in enumerate(value)]
+        return [_plain(item, f"{place}[{number}]", finite) for number, item in enumerate(value)]
     return value

@@ -1,4 +1,4 @@
-"""The tensors of a TensorRT-LLM checkpoint: what each rank holds, and which parts of the Hugging Face tensors make it.
+"""The tensors of a Llama's TensorRT-LLM checkpoint: what each rank holds, and which parts of the source make it.
 
 One table for all who need it: the converter executes it, the verification checks against it, and the plan sums it up.
 Names, splits and their sources follow TensorRT-LLM's own converter (tensorrt_llm/models/llama/convert.py); mind that
@@ -18,9 +18,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from builder.errors import PlanRefused
+from builder.errors import SourceError
+from builder.model.parallelism import check_parallelism, legal_tensor_parallel
 from builder.model.safetensors import DTYPE_BITS
-from builder.model.spec import ModelSpec
+from builder.model.spec import ModelSpec, stage_layers
+
+__all__ = [
+    "RankTensor",
+    "Slice",
+    "check_parallelism",
+    "checkpoint_bytes",
+    "legal_tensor_parallel",
+    "rank_tensors",
+    "require_plain",
+    "source_shapes",
+    "stage_layers",
+]
 
 
 @dataclass(frozen=True)
@@ -52,49 +65,12 @@ class RankTensor:
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
-def legal_tensor_parallel(spec: ModelSpec) -> tuple[int, ...]:
-    """The tensor-parallel sizes that split this model evenly, smallest first.
-
-    KV heads may be fewer than ranks: each is then held by several ranks. The vocabulary doesn't matter, it is padded.
-    """
-    heads, key_value_heads = spec.num_attention_heads, spec.num_key_value_heads
-    return tuple(
-        tp
-        for tp in range(1, heads + 1)
-        if heads % tp == 0
-        and (key_value_heads % tp == 0 or tp % key_value_heads == 0)
-        and spec.intermediate_size % tp == 0
-    )
-
-
-def check_parallelism(spec: ModelSpec, tp: int, pp: int) -> None:
-    """PlanRefused if the model can't be split into `tp` tensor ranks and `pp` pipeline stages."""
-    legal = legal_tensor_parallel(spec)
-    if tp not in legal:
-        raise PlanRefused(
-            f"the model can't be split into {tp} tensor-parallel ranks",
-            why=f"num_attention_heads {spec.num_attention_heads}, num_key_value_heads {spec.num_key_value_heads} and "
-            f"intermediate_size {spec.intermediate_size} must divide evenly",
-            hint=f"use a tensor-parallel size of {', '.join(map(str, legal))}",
-            code="TP_HEADS",
-        )
-    if not 1 <= pp <= spec.num_hidden_layers:
-        raise PlanRefused(
-            f"the model can't be split into {pp} pipeline stages",
-            why=f"it has {spec.num_hidden_layers} layers, and every stage needs one",
-            code="PP_LAYERS",
-        )
-
-
-def stage_layers(num_layers: int, pp: int, stage: int) -> range:
-    """The layers of a pipeline stage, split as torch.tensor_split does: the first stages take the remainder."""
-    share, remainder = divmod(num_layers, pp)
-    start = stage * share + min(stage, remainder)
-    return range(start, start + share + (stage < remainder))
-
-
 def rank_tensors(spec: ModelSpec, tp: int, pp: int, rank: int) -> tuple[RankTensor, ...]:
-    """The tensors of `rank{rank}.safetensors` in the order in which they are stored: by name."""
+    """The tensors of `rank{rank}.safetensors` in the order in which they are stored: by name.
+
+    SourceError for all but plain Llamas, PlanRefused for a split that isn't even.
+    """
+    require_plain(spec)
     check_parallelism(spec, tp, pp)
     stage, tensor_rank = divmod(rank, tp)
     split = _Split(spec, tp, tensor_rank)
@@ -107,6 +83,17 @@ def rank_tensors(spec: ModelSpec, tp: int, pp: int, rank: int) -> tuple[RankTens
         tensors.append(split.whole("transformer.ln_f.weight", "model.norm.weight", (spec.hidden_size,)))
         tensors.append(_head(spec, split))
     return tuple(sorted(tensors, key=lambda tensor: tensor.name))
+
+
+def require_plain(spec: ModelSpec) -> None:
+    """SourceError for a model that has other tensors than those below."""
+    if spec.not_plain is not None:
+        raise SourceError(
+            f"our own converter can't convert this model: {spec.not_plain}",
+            why="it converts dense, unquantised LlamaForCausalLM without windows",
+            hint="use a toolchain that runs TensorRT-LLM's converters, or the pytorch flow",
+            code="UNSUPPORTED_ARCHITECTURE",
+        )
 
 
 def source_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:

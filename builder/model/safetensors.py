@@ -6,8 +6,7 @@ A safetensors file is
     N bytes   JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {…} or null or absent}
     the rest  the tensors' bytes, without gaps and overlaps; offsets count from here
 
-(https://github.com/huggingface/safetensors#format). A folder holds either `model.safetensors`, or shards that
-`model.safetensors.index.json` lists: {"weight_map": {NAME: FILE}, "metadata": {…}}.
+(https://github.com/huggingface/safetensors#format). Which files of a model these are, says `weight_files`.
 
 Whatever is wrong is a SourceError with one of these codes:
 
@@ -25,20 +24,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError
 from builder.model.files import opened, parse_json, read_json
+from builder.model.weight_files import INDEX_FILE, SINGLE_FILE, check_index, no_weights, shards_of, some
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
+PREFIX_BYTES = 8
 
 DTYPE_BITS = {
     "BOOL": 8,
@@ -65,8 +63,6 @@ DTYPE_BITS = {
     "C64": 64,
 }
 
-_SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
-
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -92,36 +88,67 @@ class TensorIndex:
 
     @classmethod
     def open(cls, folder: Path) -> TensorIndex:
-        """Read the headers of the model's files in `folder`.
-
-        Like transformers we take `model.safetensors` first, then the files that the index names; other copies of the
-        weights (`consolidated.safetensors`, `original/`) are not looked at.
-        """
+        """Read the headers of the model's files in `folder`; see `weight_files` for which these are."""
         if os.path.lexists(folder / SINGLE_FILE):
             return cls(read_header(folder / SINGLE_FILE))
-        if os.path.lexists(folder / INDEX_FILE):
-            return cls(_read_shards(folder))
-        raise _no_weights(folder)
+        index = folder / INDEX_FILE
+        if os.path.lexists(index):
+            weight_map = check_index(read_json(index, code="INDEX_JSON"), index)
+            present = {shard for shard in weight_map.values() if (folder / shard).exists()}
+            headers = {shard: read_header(folder / shard) for shard in shards_of(weight_map, present, folder)}
+            return cls.joined(headers, weight_map, index)
+        try:
+            names = os.listdir(folder)
+        except OSError as error:
+            raise SourceError(
+                "can't read the model's folder", where=folder, why=error.strerror, code="UNREADABLE"
+            ) from error
+        raise no_weights(names, folder)
+
+    @classmethod
+    def joined(
+        cls, headers: Mapping[str, Mapping[str, TensorInfo]], weight_map: Mapping[str, str], where: object
+    ) -> TensorIndex:
+        """The tensors of several files, by file and name, as the index says where each is."""
+        strays = [name for name, shard in weight_map.items() if name not in headers[shard]]
+        if strays:
+            raise SourceError(
+                f"{len(strays)} tensors are not in the file that the index names: {some(strays)}",
+                where=where,
+                why=f"{weight_map[strays[0]]} does not hold {strays[0]}",
+                hint="index and shards are of different revisions; fetch the model again",
+                code="INDEX_MISMATCH",
+            )
+        return cls({name: headers[shard][name] for name, shard in weight_map.items()})
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """The tensors of one safetensors file, in the order of their bytes. Only the header is read."""
     with opened(path) as file:
         file_size = os.fstat(file.fileno()).st_size
-        prefix = file.read(8)
-        if len(prefix) < 8:
-            raise _truncated(path, 8 - len(prefix))
-        header_size = int.from_bytes(prefix, "little")
-        if header_size > MAX_HEADER_BYTES:
-            raise _malformed(path, f"it says that its header has {header_size} bytes; the limit is {MAX_HEADER_BYTES}")
-        if 8 + header_size > file_size:
-            raise _truncated(path, 8 + header_size - file_size)
-        header = file.read(header_size)
+        header_size = header_bytes(file.read(PREFIX_BYTES), file_size, path)
+        return parse_header(file.read(header_size), file_size, path)
+
+
+def header_bytes(prefix: bytes, file_size: int, path: Path) -> int:
+    """How long the header is that follows the first 8 bytes. Nothing is allocated by what they say."""
+    if len(prefix) < PREFIX_BYTES:
+        raise _truncated(path, PREFIX_BYTES - len(prefix))
+    header_size = int.from_bytes(prefix[:PREFIX_BYTES], "little")
+    if header_size > MAX_HEADER_BYTES:
+        raise _malformed(path, f"it says that its header has {header_size} bytes; the limit is {MAX_HEADER_BYTES}")
+    if PREFIX_BYTES + header_size > file_size:
+        raise _truncated(path, PREFIX_BYTES + header_size - file_size)
+    return header_size
+
+
+def parse_header(header: bytes, file_size: int, path: Path) -> dict[str, TensorInfo]:
+    """The tensors that a header lists, in the order of their bytes; every byte of the file belongs to one of them."""
     if not header.startswith(b"{"):
         raise _malformed(path, 'its header does not begin with "{"')
     entries = parse_json(header, path, code="SAFETENSORS_HEADER")
     _check_metadata(path, entries.pop("__metadata__", None))
-    data_start = 8 + header_size
+    data_start = PREFIX_BYTES + len(header)
     tensors = sorted(
         (_tensor(path, name, entry, data_start) for name, entry in entries.items()),
         key=lambda tensor: (tensor.begin, tensor.end),
@@ -175,101 +202,6 @@ def _check_metadata(path: Path, metadata: Any) -> None:
         return
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise _malformed(path, "__metadata__ must map text to text")
-
-
-def _read_shards(folder: Path) -> dict[str, TensorInfo]:
-    index = folder / INDEX_FILE
-    content = read_json(index, code="INDEX_JSON")
-    weight_map = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-        raise SourceError(
-            "the index of the shards has no weight_map that maps tensors to files", where=index, code="INDEX_JSON"
-        )
-    shards = sorted(set(weight_map.values()))
-    for shard in shards:
-        _check_shard_name(index, shard)
-    missing = [shard for shard in shards if not (folder / shard).exists()]
-    if missing:
-        raise SourceError(
-            f"{len(missing)} of {len(shards)} weight files are missing: {some(missing)}",
-            where=folder,
-            why=f"{INDEX_FILE} names them",
-            hint="fetch the model again; the download or copy was not finished",
-            code="SHARD_MISSING",
-        )
-    headers = {shard: read_header(folder / shard) for shard in shards}
-    strays = [name for name, shard in weight_map.items() if name not in headers[shard]]
-    if strays:
-        raise SourceError(
-            f"{len(strays)} tensors are not in the file that the index names: {some(strays)}",
-            where=index,
-            why=f"{weight_map[strays[0]]} does not hold {strays[0]}",
-            hint="index and shards are of different revisions; fetch the model again",
-            code="INDEX_MISMATCH",
-        )
-    return {name: headers[shard][name] for name, shard in weight_map.items()}
-
-
-def _check_shard_name(index: Path, name: str) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or path.suffix != ".safetensors":
-        raise SourceError(
-            f"the index names a weight file that is not allowed: {name!r}",
-            where=index,
-            why="weight files are .safetensors files inside of the model's folder",
-            hint="don't use this copy of the model",
-            code="PATH_ESCAPE",
-        )
-
-
-def some(names: list[str]) -> str:
-    """The first three of `names`, and how many more there are."""
-    rest = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _no_weights(folder: Path) -> SourceError:
-    """Say what lies here instead of weights that we can read."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        return SourceError("can't read the model's folder", where=folder, why=error.strerror, code="UNREADABLE")
-    for found, code, message, hint in (
-        (
-            [name for name in names if _SHARD_NAME.fullmatch(name)],
-            "INDEX_MISSING",
-            f"the weights are in several files, but {INDEX_FILE} is missing",
-            "fetch the model again; the download or copy was not finished",
-        ),
-        (
-            [name for name in names if name.startswith("adapter_")],
-            "ADAPTER_ONLY",
-            "this is a LoRA adapter, not a whole model",
-            "merge it into its base model, or name the base model as the source",
-        ),
-        (
-            [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))],
-            "PICKLE_ONLY",
-            "the weights are only there as pickle files, which run code when they are read",
-            "use a revision of the model with safetensors, or convert it in a place that you trust",
-        ),
-        (
-            [name for name in names if name.endswith(".gguf")],
-            "GGUF_ONLY",
-            "the weights are only there as GGUF",
-            "name the repository that it was made from as the source",
-        ),
-    ):
-        if found:
-            return SourceError(message, where=folder, why=f"found {some(found)}", hint=hint, code=code)
-    others = [name for name in names if name.endswith(".safetensors")]
-    return SourceError(
-        "no weights found",
-        where=folder,
-        why=f"neither {SINGLE_FILE} nor {INDEX_FILE}" + (f"; only {some(others)}" if others else ""),
-        hint="the source must be a Hugging Face model folder with safetensors",
-        code="WEIGHTS_MISSING",
-    )
 
 
 def _truncated(path: Path, missing: int) -> SourceError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,7 +16,13 @@ FileKind = Literal["weights", "config", "tokenizer", "documentation", "other"]
 
 _PATTERNS: tuple[tuple[FileKind, tuple[str, ...]], ...] = (
     ("weights", ("*.safetensors", "*.safetensors.index.json")),
-    ("config", ("config.json", "generation_config.json", "hf_quant_config.json", "quantize_config.json")),
+    (
+        "config",
+        (
+            *("config.json", "generation_config.json", "adapter_config.json"),
+            *("hf_quant_config.json", "quantize_config.json", "quant_config.json"),
+        ),
+    ),
     (
         "tokenizer",
         (
@@ -34,6 +41,11 @@ _DOCUMENTATION = (
     *("*.md", "LICENSE*", "LICENCE*", "NOTICE*", ".gitattributes", ".gitignore"),
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp", "*.pdf"),
 )
+
+
+_KINDS = frozenset(get_args(FileKind))
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def classify(path: str) -> FileKind:
@@ -81,6 +93,11 @@ class Snapshot:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
 
+    @property
+    def content_digest(self) -> str:
+        """The same for the same files, wherever they come from; see `digest_of_files`."""
+        return digest_of_files(self.files)
+
     def to_json(self) -> dict[str, Any]:
         """As it lies in a lock; the files sorted by path so that diffs stay small."""
         files = sorted(self.files, key=lambda file: file.path)
@@ -104,9 +121,15 @@ class Snapshot:
         return cls(source, revision, files)
 
 
+def digest_of_files(files: Iterable[SnapshotFile]) -> str:
+    """`sha256:` over the lines "SHA256  SIZE  PATH" of the files, sorted by path."""
+    lines = "".join(f"{file.sha256}  {file.size}  {file.path}\n" for file in sorted(files, key=lambda file: file.path))
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+
+
 def _file_from_json(value: Mapping[str, Any]) -> SnapshotFile:
     path, size, sha256, kind = value["path"], value["size"], value["sha256"], value["kind"]
-    if not isinstance(path, str) or type(size) is not int or size < 0 or kind not in get_args(FileKind):
+    if not isinstance(path, str) or type(size) is not int or size < 0 or kind not in _KINDS:
         raise _bad_snapshot(f"not a file of a snapshot: {dict(value)}")
     return SnapshotFile(check_path(path, where="the lock"), size, check_sha256(sha256, where="the lock"), kind)
 
@@ -122,6 +145,8 @@ def _bad_snapshot(why: str) -> SourceError:
 
 def check_path(path: str, *, where: str | Path) -> str:
     """`path` itself if it names a file below a folder on every system; SourceError `PATH_ESCAPE` otherwise."""
+    if _PLAIN_NAME.fullmatch(path):
+        return path
     parts = path.split("/")
     if (
         any(part in ("", ".", "..") for part in parts)
@@ -141,6 +166,6 @@ def check_path(path: str, *, where: str | Path) -> str:
 
 def check_sha256(digest: object, *, where: str | Path) -> str:
     """`digest` itself if it is 64 lower-case hexadecimal digits; SourceError `BAD_DIGEST` otherwise."""
-    if not isinstance(digest, str) or not re.fullmatch(r"[0-9a-f]{64}", digest):
+    if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
         raise SourceError(f"not a sha256: {digest!r}", where=where, code="BAD_DIGEST")
     return digest

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-import email.utils
 import json
 import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import httpx
 
 from builder import __version__
 from builder.errors import StorageError
 from builder.oci.auth import Authenticator, FindCredentials
+from builder.oci.certificates import honour_ca_variables
 from builder.oci.reference import Reference, is_loopback
+from builder.oci.retry_after import retry_after_seconds
 
-_ATTEMPTS = 4
 _MAX_WAIT_SECONDS = 60.0
 _PASSING_STATUSES = {408, 429, 500, 502, 503, 504}
 _MAX_ANSWER_BYTES = 16 << 20
-_TIMEOUT = httpx.Timeout(60, connect=10)
-# A registry hashes and moves a large blob before it answers.
-_UPLOAD_TIMEOUT = httpx.Timeout(60, connect=10, read=600)
+_UPLOAD_SECONDS = 600.0
+"""A registry hashes and moves a large blob before it answers."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a registry is waited for, and how often a request that failed in passing is tried."""
+
+    connect_seconds: float = 10
+    answer_seconds: float = 60
+    attempts: int = 4
+
+    def timeout(self, upload: bool) -> httpx.Timeout:
+        read = _UPLOAD_SECONDS if upload else self.answer_seconds
+        return httpx.Timeout(self.answer_seconds, connect=self.connect_seconds, read=read)
+
+
+PATIENT = Effort()
+"""For what has to be done now."""
+
+BRIEF = Effort(connect_seconds=5, answer_seconds=15, attempts=1)
+"""For a question that can as well be asked another day."""
 
 
 class Passing(Exception):
@@ -39,8 +57,9 @@ class Passing(Exception):
 class Patience:
     """Counts failures in a row, waits longer after each, and gives up by raising the last one."""
 
-    def __init__(self, sleep: Callable[[float], None]) -> None:
+    def __init__(self, sleep: Callable[[float], None], attempts: int = PATIENT.attempts) -> None:
         self._sleep = sleep
+        self._attempts = attempts
         self._failures = 0
 
     def reward(self) -> None:
@@ -49,7 +68,7 @@ class Patience:
 
     def wait_after(self, failure: Passing) -> None:
         self._failures += 1
-        if self._failures == _ATTEMPTS:
+        if self._failures >= self._attempts:
             raise failure.error from failure
         seconds = failure.wait_seconds
         if seconds is None:
@@ -82,7 +101,9 @@ class RegistryClient:
         transport: httpx.BaseTransport | None,
         find_credentials: FindCredentials,
         sleep: Callable[[float], None],
+        effort: Effort = PATIENT,
     ) -> None:
+        honour_ca_variables()
         self.host = reference.host
         loopback = is_loopback(self.host)
         # Docker Hub's API lies under another name than the one in references.
@@ -90,16 +111,17 @@ class RegistryClient:
         self.base = httpx.URL(f"{'http' if loopback else 'https'}://{api_host}/v2/{reference.repository}/")
         self._client = httpx.Client(
             transport=transport,
-            timeout=_TIMEOUT,
+            timeout=effort.timeout(upload=False),
             trust_env=not loopback,  # a proxy can't reach this machine's own ports
             headers={"User-Agent": f"engine-builder/{__version__}", "Accept-Encoding": "identity"},
         )
         weakref.finalize(self, self._client.close)
         self._sleep = sleep
+        self._effort = effort
         self.auth = Authenticator(self.host, self._client, find_credentials)
 
     def patience(self) -> Patience:
-        return Patience(self._sleep)
+        return Patience(self._sleep, self._effort.attempts)
 
     def request(
         self, method: str, url: httpx.URL, what: str, *, headers: Mapping[str, str] | None = None, content: bytes = b""
@@ -124,7 +146,7 @@ class RegistryClient:
 
         Where the registry wants (new) credentials they are fetched, and the request is repeated if its body can be.
         """
-        timeout = _TIMEOUT if isinstance(content, bytes) else _UPLOAD_TIMEOUT
+        timeout = self._effort.timeout(upload=not isinstance(content, bytes))
         for last in (False, True):
             authorization = self.auth.header()
             request = self._client.build_request(method, url, headers=headers, content=content or None, timeout=timeout)
@@ -133,7 +155,10 @@ class RegistryClient:
             with self._passing_errors(what):
                 response = self._client.send(request, stream=True, follow_redirects=method in ("GET", "HEAD"))
             if response.status_code in _PASSING_STATUSES:
-                raise Passing(self.failure(self.read(response, what), what), _retry_after(response))
+                raise Passing(
+                    self.failure(self.read(response, what), what),
+                    retry_after_seconds(response.headers.get("retry-after", "")),
+                )
             if last or response.status_code != 401 or response.url.host != self.base.host:
                 break
             if not self.auth.answer(response, authorization) or not isinstance(content, bytes):
@@ -207,18 +232,6 @@ class RegistryClient:
                     code="UNREACHABLE",
                 )
             ) from error
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds, from either form of the header (RFC 9110 §10.2.3)."""
-    value = response.headers.get("retry-after", "").strip()
-    if value.isdigit():
-        return float(value)
-    try:
-        when = email.utils.parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return max(0.0, (when.astimezone(UTC) - datetime.now(UTC)).total_seconds())
 
 
 def _error_texts(content: bytes) -> list[str]:

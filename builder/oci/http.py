@@ -18,7 +18,7 @@ import httpx
 
 from builder.errors import StorageError
 from builder.oci.auth import FindCredentials, docker_credentials
-from builder.oci.client import Answer, Passing, RegistryClient
+from builder.oci.client import PATIENT, Answer, Effort, Passing, RegistryClient
 from builder.oci.descriptor import Descriptor, sha256_digest
 from builder.oci.manifest import MANIFEST_TYPES, MAX_MANIFEST_BYTES, StoredManifest, parse_json_object
 from builder.oci.reference import Reference
@@ -35,10 +35,11 @@ class HttpRepository:
         transport: httpx.BaseTransport | None = None,
         find_credentials: FindCredentials = docker_credentials,
         sleep: Callable[[float], None] = time.sleep,
+        effort: Effort = PATIENT,
     ) -> None:
         """Tests replace `transport`, `find_credentials` and `sleep`."""
         self.reference = Reference(host=reference.host, repository=reference.repository)
-        self._client = RegistryClient(self.reference, transport, find_credentials, sleep)
+        self._client = RegistryClient(self.reference, transport, find_credentials, sleep, effort)
 
     # reading
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from builder.oci.client import PATIENT, Effort
 from builder.oci.descriptor import Descriptor, bad_manifest
 from builder.oci.http import HttpRepository
 from builder.oci.layout import LayoutRepository
@@ -46,11 +47,11 @@ class Repository(Protocol):
 Connect = Callable[[Reference], Repository]
 
 
-def open_repository(reference: Reference) -> Repository:
+def open_repository(reference: Reference, effort: Effort = PATIENT) -> Repository:
     """The repository that a reference names. Nothing is contacted or written yet."""
     if reference.layout is not None:
         return LayoutRepository(reference.layout)
-    return HttpRepository(reference)
+    return HttpRepository(reference, effort=effort)
 
 
 def read_json_blob(repository: Repository, descriptor: Descriptor) -> dict[str, Any]:

@@ -1,19 +1,28 @@
 """The plan: units, their stages with keys, what is known to fail, and what is already built."""
 
+from builder.plan.changes import Change, changes
+from builder.plan.findings import Finding, Problem, Rule, check
 from builder.plan.keys import StagePlan, difference, key
-from builder.plan.memory import MemoryEstimate, estimate, legal_estimate
-from builder.plan.plan import PlannedUnit, RuntimeDigest, StageState, match_units, plan_units, stage_states
-from builder.plan.rules import Finding
+from builder.plan.memory import MemoryEstimate, estimate, legal_estimate, sizes
+from builder.plan.plan import PlannedUnit, StageState, match_units, plan_units, stage_states
+from builder.plan.rules import RULES
+from builder.plan.stages import RuntimeDigest
 from builder.plan.unit import Unit, resolve_units
 
 __all__ = [
+    "RULES",
+    "Change",
     "Finding",
     "MemoryEstimate",
     "PlannedUnit",
+    "Problem",
+    "Rule",
     "RuntimeDigest",
     "StagePlan",
     "StageState",
     "Unit",
+    "changes",
+    "check",
     "difference",
     "estimate",
     "key",
@@ -21,5 +30,6 @@ __all__ = [
     "match_units",
     "plan_units",
     "resolve_units",
+    "sizes",
     "stage_states",
 ]

@@ -12,9 +12,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-STAGE_VERSIONS: Mapping[str, int] = {"checkpoint": 1, "engine": 1, "repository": 1, "image": 1}
+from builder.recipe import Limits, Parallelism, Serving
+
+STAGE_VERSIONS: Mapping[str, int] = {"checkpoint": 1, "engine": 1, "repository": 2, "image": 1}
 """Raised when the output of a stage would change for the same inputs."""
 
 
@@ -31,31 +34,45 @@ class StagePlan:
 def plan_stage(
     stage: str, parameters: Mapping[str, Any], files: Mapping[str, str], below: Mapping[str, StagePlan]
 ) -> StagePlan:
-    inputs = {"version": STAGE_VERSIONS[stage], "parameters": dict(parameters), "files": dict(files)}
+    inputs = {"version": STAGE_VERSIONS[stage], "parameters": parameters, "files": files}
     derivation = key(stage, inputs, {name: plan.derivation for name, plan in below.items()})
     return StagePlan(stage, inputs, tuple(below), derivation)
 
 
 def key(stage: str, inputs: Mapping[str, Any], below: Mapping[str, str]) -> str:
     """SHA-256 of the canonical JSON of a stage's inputs and what lies below it."""
-    document = {"stage": stage, "inputs": inputs, "below": dict(below)}
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(_canonical({"stage": stage, "inputs": inputs, "below": below}).encode()).hexdigest()
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What changed between two inputs of one stage, in words: "parameters.max_batch_size 64 → 128"."""
+    """What changed between two inputs of one stage, in words: "limits.max_batch_size 64 → 128"."""
     old, new = _flat(before), _flat(now)
     changes = []
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            label = name.removeprefix("parameters.").removeprefix("files.")
-            changes.append(f"{label} {_short(old.get(name))} → {_short(new.get(name))}")
+            changes.append(f"{_label(name)} {_short(old.get(name))} → {_short(new.get(name))}")
     return changes
+
+
+def _label(name: str) -> str:
+    """As the recipe says it: "parameters.max_batch_size" is its limits.max_batch_size."""
+    word = name.removeprefix("parameters.").removeprefix("files.")
+    return _recipe_words().get(word, word)
+
+
+@cache
+def _recipe_words() -> Mapping[str, str]:
+    sections = {"limits": Limits, "parallelism": Parallelism, "serving": Serving}
+    words = {field: f"{section}.{field}" for section, model in sections.items() for field in model.model_fields}
+    return words | {"precision": "precision.weights", "kv_cache": "precision.kv_cache"}
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        return {prefix: value}
+        return {prefix: list(value) if isinstance(value, tuple) else value}
     result: dict[str, Any] = {}
     for name, inner in value.items():
         result |= _flat(inner, f"{prefix}.{name}" if prefix else name)

@@ -1,6 +1,6 @@
 """The user's words: what a recipe may say, and reading it with line numbers."""
 
-from builder.recipe.loading import Recipe, find_recipes, load_recipe
+from builder.recipe.loading import AS_PUBLISHED, Recipe, find_recipes, load_recipe
 from builder.recipe.schema import (
     Limits,
     ModelSettings,
@@ -13,6 +13,7 @@ from builder.recipe.schema import (
 )
 
 __all__ = [
+    "AS_PUBLISHED",
     "Limits",
     "ModelSettings",
     "PackageSettings",

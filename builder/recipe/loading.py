@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_args
-
-from pydantic import BaseModel, ValidationError
 
 from builder import catalog
 from builder.errors import RecipeError
+from builder.recipe.complaints import validated
+from builder.recipe.composition import compose, merge
+from builder.recipe.options import check_engine_options, check_precision
 from builder.recipe.schema import RecipeDocument, Settings
-from builder.recipe.yaml_positions import Document, KeyPath, Place, read_yaml
-
-Checked = TypeVar("Checked", bound=BaseModel)
+from builder.recipe.yaml_positions import Document, Place
 
 OVERRIDABLE = frozenset(Settings.model_fields)
+AS_PUBLISHED = "as-published"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe file: its checked content, and where each value stands."""
+    """A recipe file: its checked content, where each value stands, and every file that it is made of."""
 
     file: Path
     content: RecipeDocument
     document: Document
+    files: tuple[Path, ...] = ()
+    _settings: dict[int, Settings] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -38,48 +40,64 @@ class Recipe:
 
     def settings(self, target: int) -> Settings:
         """The settings of one target: the recipe's, with the target's merged over them."""
-        data = self.document.data
-        base = {key: value for key, value in data.items() if key in OVERRIDABLE}
-        overrides = {key: value for key, value in data["targets"][target].items() if key in OVERRIDABLE}
-        return _validated(Settings, _merge(base, overrides), self.document, ("targets", target))
+        if target not in self._settings:
+            data = self.document.data
+            base = {key: value for key, value in data.items() if key in OVERRIDABLE}
+            overrides = {key: value for key, value in data["targets"][target].items() if key in OVERRIDABLE}
+            merged = merge(base, overrides)
+            self._settings[target] = validated(Settings, merged, self.document, ("targets", target))
+        return self._settings[target]
 
     def place(self, *path: str | int, target: int | None = None) -> Place:
-        """Where a value comes from: the target's override, or the recipe itself."""
+        """Where a value comes from: the target's override, or the recipe itself, or what it extends."""
         if target is not None and ("targets", target, *path) in self.document.places:
             return self.document.places["targets", target, *path]
         return self.document.place(path)
 
 
 def load_recipe(file: Path) -> Recipe:
-    """Read and check one recipe. Raises RecipeError."""
-    document = read_yaml(file)
-    content = _validated(RecipeDocument, document.data, document, ())
-    recipe = Recipe(file, content, document)
+    """Read and check one recipe with what it extends. Raises RecipeError."""
+    composed = compose(file)
+    document = composed.document
+    content = validated(RecipeDocument, document.data, document, ())
+    recipe = Recipe(file, content, document, composed.files)
     for index, target in enumerate(content.targets):
-        unknown = set(target.model_extra or ()) - OVERRIDABLE
-        for key in sorted(unknown):
+        for key in sorted(set(target.model_extra or ()) - OVERRIDABLE):
             raise RecipeError(
                 f"unknown key {key!r} in a target",
                 where=document.place(("targets", index, key)),
-                hint=catalog.did_you_mean(key, OVERRIDABLE | {"sku", "name"}),
+                hint=catalog.migration(key) or catalog.did_you_mean(key, OVERRIDABLE | {"sku", "name", "gpus"}),
                 code="UNKNOWN_KEY",
             )
         settings = recipe.settings(index)
-        _known("SKU", target.sku, catalog.gpus(), recipe.place("sku", target=index))
-        _known("toolchain", settings.toolchain, catalog.toolchains(), recipe.place("toolchain", target=index))
-        _known(
-            "precision",
-            settings.precision.weights,
-            catalog.precisions(),
-            recipe.place("precision", "weights", target=index),
-        )
+        if target.sku not in catalog.gpus():
+            raise RecipeError(
+                f"unknown SKU {target.sku!r}",
+                where=recipe.place("sku", target=index),
+                hint=catalog.gpu_hint(target.sku),
+                code="UNKNOWN_SKU",
+            )
+        _known_toolchain(recipe, index, settings.toolchain)
+        weights, kv_cache = settings.precision.weights, settings.precision.kv_cache
+        place = recipe.place("precision", "weights", target=index)
+        _known("precision", weights, (*catalog.precisions(), AS_PUBLISHED), place)
+        place = recipe.place("precision", "kv_cache", target=index)
+        _known("precision", kv_cache, (*catalog.kv_precisions(), "auto"), place)
+        check_precision(recipe, index, settings)
+        check_engine_options(recipe, index, settings)
     return recipe
 
 
 def find_recipes(path: Path) -> list[Path]:
-    """The recipe files that a path names: itself, or every *.yaml in a folder, sorted by name."""
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml"))
+    """The recipe files that a path names: itself, or every *.yaml in a folder, sorted by name.
+
+    In a folder, files whose name begins with `_` are parts that recipes extend.
+    """
+    if os.path.isdir(path):
+        try:
+            files = sorted(path / name for name in os.listdir(path) if _is_recipe(name))
+        except OSError as error:
+            raise RecipeError("can't read this folder", where=path, why=error.strerror) from error
         if not files:
             raise RecipeError("there is no recipe in this folder", where=path, code="RECIPE_MISSING")
         for one, two in pairwise(files):
@@ -89,72 +107,23 @@ def find_recipes(path: Path) -> list[Path]:
     return [path]
 
 
+def _is_recipe(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) and not name.startswith(("_", "."))
+
+
+def _known_toolchain(recipe: Recipe, index: int, name: str) -> None:
+    if name not in catalog.toolchains():
+        known = catalog.unlisted(name)
+        raise RecipeError(
+            f"unknown toolchain {name!r}",
+            where=recipe.place("toolchain", target=index),
+            why=known.message,
+            hint=f"nearest are: {', '.join(known.nearest)}" if known.nearest else None,
+            code="UNKNOWN_TOOLCHAIN",
+        )
+
+
 def _known(what: str, word: str, known: Iterable[str], place: Place) -> None:
     if word not in known:
-        code = f"UNKNOWN_{what.upper()}"
-        raise RecipeError(f"unknown {what} {word!r}", where=place, hint=catalog.did_you_mean(word, known), code=code)
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings are merged deeply; anything else is replaced."""
-    result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        result[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return result
-
-
-def _validated(model: type[Checked], data: Mapping[str, Any], document: Document, prefix: KeyPath) -> Checked:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        # A misspelled key is unknown, and the right one missing: the unknown one tells the user more.
-        problem = min(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
-        path = tuple(problem["loc"])
-        place = document.places.get((*prefix, *path)) or document.place(path)
-        name = ".".join(str(part) for part in path)
-        if problem["type"] == "extra_forbidden":
-            raise RecipeError(
-                f"unknown key {name!r}",
-                where=place,
-                hint=catalog.did_you_mean(str(path[-1]), _fields(model, path[:-1])),
-                code="UNKNOWN_KEY",
-            ) from None
-        if problem["type"] == "missing":
-            raise RecipeError(f"{name!r} is missing", where=place, hint=_description(model, path)) from None
-        message = problem["msg"][0].lower() + problem["msg"][1:]
-        raise RecipeError(
-            f"{name}: {message}",
-            where=place,
-            why=f"the value is {problem['input']!r:.200}",
-            hint=_description(model, path),
-        ) from None
-
-
-def _model_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """The model class that describes what lies at `path`."""
-    for part in path:
-        field = None if isinstance(part, int) else model.model_fields.get(part)
-        if field is None:
-            continue
-        candidates = [field.annotation, *get_args(field.annotation)]
-        inner = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-        if inner is None:
-            return None
-        model = inner
-    return model
-
-
-def _fields(model: type[BaseModel], path: KeyPath) -> list[str]:
-    inner = _model_at(model, path)
-    return [field.alias or name for name, field in inner.model_fields.items()] if inner else []
-
-
-def _description(model: type[BaseModel], path: KeyPath) -> str | None:
-    inner = _model_at(model, path[:-1])
-    if inner is None or not path:
-        return None
-    for name, field in inner.model_fields.items():
-        if path[-1] in (name, field.alias) and field.description:
-            return f"{path[-1]} is: {field.description}"
-    return None
+        hint = catalog.migration(word) or catalog.did_you_mean(word, known)
+        raise RecipeError(f"unknown {what} {word!r}", where=place, hint=hint, code=f"UNKNOWN_{what.upper()}")

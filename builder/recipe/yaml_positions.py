@@ -1,10 +1,12 @@
-"""Strict YAML with positions: duplicate keys, anchors' explosions and non-JSON values are refused.
+"""Strict YAML with positions: duplicate keys, anchors' explosions, tags and what JSON can't say are refused.
 
 Values come as plain Python data; beside them a map from path, such as ("limits", "max_seq_len"), to its place.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,16 @@ from typing import Any
 import yaml
 
 from builder.errors import RecipeError
+from builder.store.files import open_file
 
-MAX_FILE_BYTES = 1 << 20
-MAX_NODES = 50_000
+MAX_FILE_BYTES = 256 << 10
+MAX_NODES = 30_000
 MAX_DEPTH = 40
+MAX_NUMBER = 40
+"""Characters of a number. YAML 1.1 also has hexadecimal and sexagesimal ones, which take long to read."""
+
+_NULLS = ("", "~", "null", "Null", "NULL")
+_NOT_TEXT = re.compile("[\0-\b\v\f\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
 
 KeyPath = tuple[str | int, ...]
 
@@ -47,16 +55,16 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """Read one mapping from a YAML file of at most 1 MiB. Raises RecipeError with file:line:column."""
+    """Read one mapping from a YAML file of at most 256 KiB. Raises RecipeError with file:line:column."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise RecipeError("there is no such recipe", where=path, code="RECIPE_MISSING") from None
     except OSError as error:
         raise RecipeError("can't read the recipe", where=path, why=error.strerror) from error
     if len(raw) > MAX_FILE_BYTES:
-        raise RecipeError("a recipe has at most 1 MiB", where=path)
+        raise RecipeError("a recipe has at most 256 KiB", where=path)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -97,17 +105,47 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise RecipeError("the recipe is nested too deeply, or an alias contains itself", where=self._place(node))
         if isinstance(node, yaml.MappingNode):
+            self._refuse_tag(node, "tag:yaml.org,2002:map")
             return self._mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
+            self._refuse_tag(node, "tag:yaml.org,2002:seq")
             return [self.read(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
-        value = self.loader.construct_object(node)
-        if value is not None and not isinstance(value, str | int | float | bool):
+        return self._scalar(node)
+
+    def _scalar(self, node: yaml.ScalarNode) -> str | int | float | bool | None:
+        if node.tag == "tag:yaml.org,2002:str":
+            return self._text(node)
+        if len(node.value) > MAX_NUMBER:
+            raise RecipeError(
+                f"a number has at most {MAX_NUMBER} characters, not {len(node.value)}", where=self._place(node)
+            )
+        try:
+            value = self.loader.construct_object(node)
+        except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
+            raise RecipeError(
+                f"{node.value!r} isn't a {node.tag.rpartition(':')[2]}",
+                where=self._place(node),
+                hint=f"write it in quotes: {node.value!r}",
+            ) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RecipeError(f"{node.value} isn't a number that can be used", where=self._place(node))
+        if not isinstance(value, int | float | bool) and not (value is None and node.value in _NULLS):
             raise RecipeError(
                 f"{node.value!r} is read by YAML as a {type(value).__name__}",
                 where=self._place(node),
                 hint=f"write it in quotes: {node.value!r}",
             )
         return value
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text: str = node.value
+        if (strange := _NOT_TEXT.search(text)) is not None:
+            raise RecipeError(f"the text has the control character {strange[0]!r}", where=self._place(node))
+        return text
+
+    def _refuse_tag(self, node: yaml.Node, usual: str) -> None:
+        if node.tag != usual:
+            raise RecipeError(f"the tag {node.tag} isn't supported", where=self._place(node), hint="remove it")
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -117,7 +155,7 @@ class _Reader:
                 raise RecipeError("a key is a word", where=place)
             if key_node.tag == "tag:yaml.org,2002:merge":
                 raise RecipeError("merge keys (<<) aren't supported", where=place, hint="write the values out")
-            key = key_node.value
+            key = self._text(key_node)
             if key in result:
                 raise RecipeError(
                     f"the key {key!r} stands here twice", where=place, why=f"first at {self.places[(*path, key)]}"

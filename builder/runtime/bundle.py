@@ -12,13 +12,23 @@ from typing import Any
 
 from builder.errors import VerificationError
 
-SCHEMA = 1
+SCHEMA = 2
 """The contract with the writer of the tree; another number means another release of this program."""
+
+_OVER = {
+    "max_batch_size": "TRITON_BATCH_GT_ENGINE",
+    "max_seq_len": "SEQ_LEN_GT_ENGINE",
+    "max_beam_width": "BEAM_WIDTH_GT_ENGINE",
+}
+"""Limits that the engine sets, and the code where the tree promises more."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A served tree. Limits are the engine's, lengths in tokens."""
+    """A served tree. Limits are the engine's, lengths in tokens.
+
+    `streaming`: Triton's models send tokens as they come. `guided_decoding`: what holds answers to a schema, or "none".
+    """
 
     root: Path
     unit: str
@@ -27,6 +37,9 @@ class Bundle:
     max_batch_size: int
     max_input_len: int
     max_seq_len: int
+    max_beam_width: int
+    streaming: bool
+    guided_decoding: str
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     pad_token_id: int | None
@@ -68,6 +81,9 @@ class Bundle:
                 max_batch_size=document["max_batch_size"],
                 max_input_len=document["max_input_len"],
                 max_seq_len=document["max_seq_len"],
+                max_beam_width=document["max_beam_width"],
+                streaming=document["streaming"],
+                guided_decoding=document["guided_decoding"],
                 vocab_size=document["vocab_size"],
                 eos_token_ids=tuple(document["eos_token_ids"]),
                 pad_token_id=document["pad_token_id"],
@@ -78,10 +94,7 @@ class Bundle:
             raise _damaged(path, f"{type(error).__name__}: {error}") from None
         config = bundle.engine / "config.json"
         try:
-            engine = {
-                limit: int(_read_json(config, "the engine is missing")["build_config"][limit])
-                for limit in ("max_batch_size", "max_seq_len")
-            }
+            engine = {limit: int(_read_json(config, "the engine is missing")["build_config"][limit]) for limit in _OVER}
             over = [limit for limit in engine if getattr(bundle, limit) > engine[limit]]
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(config, f"{type(error).__name__}: {error}") from None
@@ -90,7 +103,7 @@ class Bundle:
                 f"{limit} is {getattr(bundle, limit)}, but the engine was built for {engine[limit]}",
                 where=path,
                 hint="build the engine and the repository from one recipe",
-                code="TRITON_BATCH_GT_ENGINE" if limit == "max_batch_size" else "SEQ_LEN_GT_ENGINE",
+                code=_OVER[limit],
             )
         return bundle
 

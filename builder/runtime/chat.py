@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Macro
@@ -96,6 +96,16 @@ class _GenerationBlock(Extension):
 
     def _content(self, caller: Macro) -> str:
         return str(caller())
+
+
+def check_template(source: str) -> None:
+    """Raises ValueError for what isn't a Jinja template, with the line, and for an empty one."""
+    if not source.strip():
+        raise ValueError("it is empty")
+    try:
+        _environment().from_string(source)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"line {error.lineno}: {error.message}") from error
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -23,6 +23,14 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True)
+class Guide:
+    """What an answer must follow, in TensorRT-LLM's words: json, json_schema, regex or ebnf_grammar, and its text."""
+
+    type: str
+    text: str | None = None
+
+
+@dataclass(frozen=True)
 class Sampling:
     """How tokens are chosen, with OpenAI's meanings and defaults; temperature 0 takes the likeliest."""
 
@@ -31,6 +39,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    guide: Guide | None = None
 
 
 class Engine(Protocol):
@@ -48,8 +57,15 @@ class TritonEngine:
     call instead makes Triton 2.51 lose track of the request: the model can't be unloaded any more.
     """
 
-    def __init__(self, url: str, end_ids: Sequence[int], pad_id: int | None) -> None:
+    def __init__(
+        self, url: str, end_ids: Sequence[int], pad_id: int | None, *, streaming: bool = True, beam_width: int = 1
+    ) -> None:
+        """Without `streaming` an answer comes in one piece, and so it does with several beams: until the end, another
+        one may take the lead. Of them, the best is the answer; an engine takes requests of its own beam width only.
+        """
         self._client = InferenceServerClient(url)
+        self._streaming = streaming and beam_width == 1
+        self._beam_width = beam_width
         self._end_id, *others = end_ids
         self._pad_id = self._end_id if pad_id is None else pad_id
         self._stop_words = pack_words([[token] for token in others])
@@ -84,9 +100,11 @@ class TritonEngine:
             "request_output_len": np.array([[max_tokens]], np.int32),
             "end_id": np.array([[self._end_id]], np.int32),
             "pad_id": np.array([[self._pad_id]], np.int32),
-            "streaming": np.array([[True]]),
+            "streaming": np.array([[self._streaming]]),
             "exclude_input_in_output": np.array([[True]]),
         }
+        if self._beam_width > 1:
+            inputs["beam_width"] = np.array([[self._beam_width]], np.int32)
         if self._stop_words.size:
             inputs["stop_words_list"] = self._stop_words
         if sampling.temperature == 0:
@@ -100,6 +118,10 @@ class TritonEngine:
             inputs["presence_penalty"] = np.array([[sampling.presence_penalty]], np.float32)
         if sampling.frequency_penalty:
             inputs["frequency_penalty"] = np.array([[sampling.frequency_penalty]], np.float32)
+        if guide := sampling.guide:
+            inputs["guided_decoding_guide_type"] = np.array([[guide.type.encode()]], np.object_)
+            if guide.text is not None:
+                inputs["guided_decoding_guide"] = np.array([[guide.text.encode()]], np.object_)
         # TensorRT-LLM's own seed is 0 for every request; OpenAI's answers differ unless a seed is given.
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % 2**64
         inputs["seed"] = np.array([[seed]], np.uint64)
@@ -159,7 +181,7 @@ class _Call:
             self._over.set()
 
 
-_TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL"}
+_TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL", "object": "BYTES"}
 
 
 def _input(name: str, value: Any) -> InferInput:

@@ -5,11 +5,12 @@ Fields that would change the answer and aren't implemented are refused; others t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from builder.runtime.engine import Sampling
+from builder.runtime.engine import Guide, Sampling
 
 
 class RequestError(Exception):
@@ -60,7 +61,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 def parse_chat(body: Any) -> ChatRequest:
     """Raises RequestError."""
     fields = _Fields(body)
-    fields.refuse("tools", "tool_choice", "functions", "function_call", "response_format", "audio", "top_logprobs")
+    fields.refuse("tools", "tool_choice", "functions", "function_call", "audio", "top_logprobs")
     messages = fields.value("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("'messages' must be a list of at least one message", field="messages")
@@ -98,6 +99,7 @@ def _common(fields: _Fields, max_tokens: int | None) -> dict[str, Any]:
             presence_penalty=fields.number("presence_penalty", -2, 2, 0.0),
             frequency_penalty=fields.number("frequency_penalty", -2, 2, 0.0),
             seed=fields.integer("seed"),
+            guide=_guide(fields.value("response_format")),
         ),
         "stop": _stop(fields.value("stop")),
         "stream": fields.boolean("stream"),
@@ -110,7 +112,8 @@ class _Fields:
 
     def __init__(self, body: Any, path: str = "") -> None:
         if not isinstance(body, dict):
-            raise RequestError("the body must be a JSON object")
+            name = path.removesuffix(".")
+            raise RequestError(f"{f'{name!r}' if name else 'the body'} must be a JSON object", field=name or None)
         self._body: dict[str, Any] = body
         self._path = path
 
@@ -171,6 +174,34 @@ def _text_part(part: Any, where: str) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     raise RequestError(f"'{where}' must be a text part: this model takes text only", field=where)
+
+
+_GUIDES = {"regex": "regex", "ebnf": "ebnf_grammar"}
+"""Formats that are text under their own name → TensorRT-LLM's type of guide."""
+
+
+def _guide(response_format: Any) -> Guide | None:
+    """OpenAI's `text`, `json_object` and `json_schema`, and trtllm-serve's `regex` and `ebnf`."""
+    if response_format is None:
+        return None
+    fields = _Fields(response_format, "response_format.")
+    kind = fields.value("type")
+    if kind in ("text", "json_object"):
+        return Guide("json") if kind == "json_object" else None
+    if kind == "json_schema":
+        outer = fields.value("json_schema")
+        schema = outer.get("schema") if isinstance(outer, dict) else None
+        if not isinstance(schema, dict):
+            name = "response_format.json_schema.schema"
+            raise RequestError(f"'{name}' must be a JSON schema, an object", field=name)
+        return Guide("json_schema", json.dumps(schema))
+    if isinstance(kind, str) and kind in _GUIDES:
+        text = fields.value(kind)
+        if not isinstance(text, str) or not text:
+            raise RequestError(f"'response_format.{kind}' must be a text", field=f"response_format.{kind}")
+        return Guide(_GUIDES[kind], text)
+    known = ", ".join(("text", "json_object", "json_schema", *_GUIDES))
+    raise RequestError(f"'response_format.type' must be one of {known}", field="response_format.type")
 
 
 def _stop(stop: Any) -> tuple[str, ...]:

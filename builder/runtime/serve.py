@@ -148,7 +148,13 @@ class _Server:
         bundle, health = self._service.bundle, self._service.health
         host, port = listener.getsockname()[:2]
         _log.info("http://%s:%s is open; loading %s", host, port, bundle.unit)
-        engine = TritonEngine(triton.grpc_url, bundle.eos_token_ids, bundle.pad_token_id)
+        engine = TritonEngine(
+            triton.grpc_url,
+            bundle.eos_token_ids,
+            bundle.pad_token_id,
+            streaming=bundle.streaming,
+            beam_width=bundle.max_beam_width,
+        )
         try:
             async with asyncio.timeout(self._start_seconds):
                 while not self._stopping.is_set() and not await asyncio.to_thread(triton.is_ready):

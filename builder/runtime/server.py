@@ -80,8 +80,14 @@ class Service:
             raise
 
     def check(self, request: CommonRequest) -> None:
-        """Raises RequestError for a model that isn't served here, or while nothing can be."""
+        """Raises RequestError for a model that isn't served here, for what it can't do, or while nothing can be."""
         self.check_name(request.model)
+        if request.sampling.guide and self.bundle.guided_decoding == "none":
+            raise RequestError(
+                "'response_format' is not supported: this model is served without guided decoding",
+                field="response_format",
+                code="unsupported_parameter",
+            )
         self._running_engine()
 
     def check_name(self, name: str) -> None:

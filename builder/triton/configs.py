@@ -1,47 +1,20 @@
 """`config.pbtxt` of the five models, as protobuf messages.
 
-Batching, instances and parameters follow TensorRT-LLM's 1.x `inflight_batcher_llm` repository. Values that its C++
-backend would guess when a parameter is absent are always written; optional features that are off are left out.
+Batching, instances and tensors follow TensorRT-LLM's 1.x `inflight_batcher_llm` repository.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
+from builder.plan.serving import ServingSettings
+from builder.triton.parameters import ROOT, engine_parameters
 from builder.triton.tensors import Tensor, ensemble_steps, model_tensors
 
-ROOT = "/opt/engine-builder"
-"""Where an image holds the served tree; the launcher puts another folder in its place where it lies elsewhere."""
-
 MODELS = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
-
-Backend = Literal["tensorrtllm", "reference"]
-
-
-@dataclass(frozen=True)
-class ServingSettings:
-    """What the repository needs to know about a unit. Limits are those of its engine, lengths in tokens."""
-
-    unit: str
-    served_model_name: str
-    family: Literal["bls", "ensemble"]
-    backend: Backend
-    max_batch_size: int
-    max_input_len: int
-    max_seq_len: int
-    max_beam_width: int
-    vocab_size: int
-    bos_token_id: int | None
-    eos_token_ids: tuple[int, ...]
-    pad_token_id: int | None
-    kv_cache_free_gpu_mem_fraction: float
-    enable_kv_cache_reuse: bool
-    max_queue_size: int
 
 
 def model_configs(settings: ServingSettings) -> dict[str, ModelConfig]:
@@ -62,9 +35,9 @@ def model_configs(settings: ServingSettings) -> dict[str, ModelConfig]:
 
     engine = configs["tensorrt_llm"]
     engine.backend = "tensorrtllm" if settings.backend == "tensorrtllm" else "python"
-    engine.model_transaction_policy.decoupled = True
+    engine.model_transaction_policy.decoupled = settings.streaming
     _dynamic_batching(engine, settings)
-    _parameters(engine, _engine_parameters(settings))
+    _parameters(engine, engine_parameters(settings))
 
     postprocessing = configs["postprocessing"]
     postprocessing.backend = "python"
@@ -73,9 +46,16 @@ def model_configs(settings: ServingSettings) -> dict[str, ModelConfig]:
 
     bls = configs["tensorrt_llm_bls"]
     bls.backend = "python"
-    bls.model_transaction_policy.decoupled = True
+    bls.model_transaction_policy.decoupled = settings.streaming
     # Upstream's "true" repeats the whole text in every response; ours decodes all tokens either way, and sends pieces.
-    _parameters(bls, {"accumulate_tokens": "false", "tensorrt_llm_model_name": "tensorrt_llm"})
+    _parameters(
+        bls,
+        {
+            "accumulate_tokens": "false",
+            "tensorrt_llm_model_name": "tensorrt_llm",
+            "max_beam_width": str(settings.max_beam_width),  # ours: an engine takes no other number of beams
+        },
+    )
 
     for name, config in configs.items():
         if name != "ensemble":
@@ -94,29 +74,6 @@ def to_text(config: ModelConfig) -> str:
     """The message as `config.pbtxt`; the same message always gives the same text."""
     text: str = text_format.MessageToString(config)
     return text
-
-
-def _engine_parameters(settings: ServingSettings) -> dict[str, str]:
-    parameters = {
-        "gpt_model_path": f"{ROOT}/engine",
-        "max_beam_width": str(settings.max_beam_width),
-        "exclude_input_in_output": "true",
-    }
-    if settings.backend == "reference":
-        return parameters
-    return parameters | {
-        "gpt_model_type": "inflight_fused_batching",
-        "batch_scheduler_policy": "guaranteed_no_evict",
-        "kv_cache_free_gpu_mem_fraction": str(settings.kv_cache_free_gpu_mem_fraction),
-        "enable_kv_cache_reuse": str(settings.enable_kv_cache_reuse).lower(),
-        "enable_chunked_context": "false",
-        "normalize_log_probs": "true",
-        "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
-        # The C++ backend throws when one of these keys is absent, even where guided decoding is off.
-        "tokenizer_dir": "",
-        "guided_decoding_backend": "",
-        "xgrammar_tokenizer_info_path": "",
-    }
 
 
 def _tensors_of(name: str, max_batch_size: int) -> ModelConfig:
@@ -149,7 +106,7 @@ def _inputs(tensors: Iterable[Tensor]) -> list[ModelInput]:
 def _dynamic_batching(config: ModelConfig, settings: ServingSettings) -> None:
     batching = config.dynamic_batching
     batching.preferred_batch_size.append(settings.max_batch_size)
-    batching.max_queue_delay_microseconds = 0
+    batching.max_queue_delay_microseconds = settings.max_queue_delay_microseconds
     batching.default_queue_policy.max_queue_size = settings.max_queue_size
 
 

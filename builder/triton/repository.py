@@ -4,24 +4,23 @@ serving.json                        see `serving_document`
 models/MODEL/config.pbtxt           printed from protobuf messages
 models/MODEL/1/model.py             python-backend models: names their class in `builder.runtime`
 models/MODEL/1/README               the other models: Triton wants the version folder, and git drops empty ones
-tokenizer/                          the model's own files, unchanged
+tokenizer/                          see `builder.triton.tokenizer`
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from builder.errors import PlanRefused, disk_errors
+from builder.plan.serving import ServingSettings
+from builder.triton.configs import model_configs, to_text
+from builder.triton.parameters import TOKENIZER_INFO
+from builder.triton.tokenizer import write_tokenizer, xgrammar_info
 
-from builder.errors import SourceError, disk_errors
-from builder.model.snapshot import check_path
-from builder.triton.configs import ServingSettings, model_configs, to_text
-
-SCHEMA = 1
+SCHEMA = 2
 """Version of the contract between this writer and `builder.runtime`, which refuses any other."""
 
 _MODEL_PY = """\
@@ -37,12 +36,16 @@ __all__ = ["TritonPythonModel"]
 """
 
 
-def write_repository(settings: ServingSettings, tokenizer: Path, files: Iterable[str], into: Path) -> None:
+def write_repository(
+    settings: ServingSettings, tokenizer: Path, files: Iterable[str], into: Path, chat_template: bytes | None = None
+) -> None:
     """Write `serving.json`, `models/` and `tokenizer/` below `into`; the same input gives the same bytes.
 
-    `files` are the names of the tokenizer's files, relative to the folder `tokenizer`.
-    Raises SourceError for an unsafe file name or where `tokenizer.json` is missing.
+    `files` are the names of the tokenizer's files, relative to the folder `tokenizer`; `chat_template` replaces the
+    model's own. Raises SourceError for an unsafe file name or where `tokenizer.json` is missing, and PlanRefused for
+    what these models don't do.
     """
+    _check(settings)
     with disk_errors(into):
         into.mkdir(parents=True, exist_ok=True)
         (into / "serving.json").write_text(json.dumps(serving_document(settings), indent=2, sort_keys=True) + "\n")
@@ -54,11 +57,13 @@ def write_repository(settings: ServingSettings, tokenizer: Path, files: Iterable
                 (folder / "1" / "model.py").write_text(_MODEL_PY.format(name=name))
             else:
                 (folder / "1" / "README").write_text(f"The model {name} has no files of its own.\n")
-        _copy_tokenizer(tokenizer, files, into / "tokenizer")
+        loaded = write_tokenizer(tokenizer, files, into / "tokenizer", chat_template)
+        if settings.guided_decoding == "xgrammar":
+            (into / TOKENIZER_INFO).write_text(json.dumps(xgrammar_info(loaded, settings.eos_token_ids)) + "\n")
 
 
 def serving_document(settings: ServingSettings) -> dict[str, Any]:
-    """What the runtime knows about the unit: names, limits in tokens, and special token ids."""
+    """What the runtime knows about the unit: names, limits in tokens, abilities, and special token ids."""
     return {
         "schema": SCHEMA,
         "unit": settings.unit,
@@ -68,6 +73,9 @@ def serving_document(settings: ServingSettings) -> dict[str, Any]:
         "max_batch_size": settings.max_batch_size,
         "max_input_len": settings.max_input_len,
         "max_seq_len": settings.max_seq_len,
+        "max_beam_width": settings.max_beam_width,
+        "streaming": settings.streaming,
+        "guided_decoding": settings.guided_decoding,
         "vocab_size": settings.vocab_size,
         "bos_token_id": settings.bos_token_id,
         "eos_token_ids": list(settings.eos_token_ids),
@@ -75,26 +83,13 @@ def serving_document(settings: ServingSettings) -> dict[str, Any]:
     }
 
 
-def _copy_tokenizer(source: Path, files: Iterable[str], target: Path) -> None:
-    names = sorted(files)
-    if "tokenizer.json" not in names:
-        raise SourceError(
-            "the model has no tokenizer.json",
-            where=source,
-            why="the runtime reads only this format",
-            hint="save the tokenizer once with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)",
-            code="NO_TOKENIZER_JSON",
+def _check(settings: ServingSettings) -> None:
+    """The five models are those of the engine flow."""
+    if settings.family == "llmapi":
+        raise PlanRefused(
+            "the model repository of the family llmapi can't be written",
+            where=settings.unit,
+            why="this version writes ensemble and bls, the families of compiled engines",
+            hint="serving.family: bls, with flow: engine",
+            code="FAMILY_UNSUPPORTED",
         )
-    try:
-        Tokenizer.from_file(str(source / "tokenizer.json"))
-    except Exception as error:  # the library raises nothing more special
-        raise SourceError(
-            "the model's tokenizer can't be read",
-            where=source / "tokenizer.json",
-            why=str(error),
-            code="TOKENIZER_JSON",
-        ) from error
-    for name in names:
-        path = target / check_path(name, where=source)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, path)

@@ -1,7 +1,9 @@
 """A Hub-shaped HTTP server on localhost: what the real client asks of https://huggingface.co, with faults on demand.
 
-It speaks the model API (`/api/models/…`), file resolution with the Hub's headers, Git LFS files by redirect to a
-content-addressed path, byte ranges, and the Hub's error codes (https://huggingface.co/docs/hub/api).
+It speaks the API of models and datasets (`/api/models/…`), file resolution with the Hub's headers, Git LFS files by
+redirect to a content-addressed path, byte ranges, rate limits, and the Hub's error codes
+(https://huggingface.co/docs/hub/api). Asked as a proxy (`GET http://host/path`), it answers as that host. Data sets
+are repositories whose name begins with `datasets/`.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,11 +23,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-Fault = Literal["status-500", "cut-once", "cut-always", "other-bytes", "redirect-loop"]
-LFS = ("*.safetensors", "*.gguf", "*.bin")
+Fault = Literal["status-500", "cut-once", "cut-always", "other-bytes", "redirect-loop", "other-commit", "no-ranges"]
+LFS = ("*.safetensors", "*.gguf", "*.bin", "*.parquet")
 
-_API = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>.+))?")
-_RESOLVE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+_API = re.compile(r"/api/(?:models/|(?P<kind>datasets/))(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>.+))?")
+_RESOLVE = re.compile(r"/(?P<kind>datasets/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
 @dataclass
@@ -42,13 +45,22 @@ class Repository:
 
 
 class HubServer:
-    """`requests` are "METHOD /path" in the order in which they came; `faults` maps a path's end to what goes wrong."""
+    """`requests` are "METHOD /path" in the order in which they came; `faults` maps a path's end to what goes wrong.
+
+    `limits` maps a path's end to [seconds that Retry-After says, how many times still]; `after_listing` is called
+    when a listing was sent. Whoever sends one of `members` may read gated repositories.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.cdn = endpoint.replace("127.0.0.1", "localhost")  # another host for the client, as the Hub's is
         self.requests: list[str] = []
         self.faults: dict[str, Fault] = {}
+        self.limits: dict[str, list[int]] = {}
+        self.after_listing: Callable[[], object] = lambda: None
+        self.members = {"hf_member"}
+        self.authorized: list[str] = []
+        self.bytes_sent: dict[str, int] = {}
         self.cuts = 0
         self._repositories: dict[str, Repository] = {}
 
@@ -64,6 +76,19 @@ class HubServer:
     def forget(self, repo: str, commit: str) -> None:
         """As if history was rewritten: this commit is gone."""
         del self._repositories[repo].commits[commit]
+
+    def replace(self, repo: str, path: str, content: bytes) -> None:
+        """Other content under the same name and commit, as no Hub should do."""
+        for files in self._repositories[repo].commits.values():
+            files[path] = content
+
+    def limit(self, path: str) -> int | None:
+        """Seconds to wait before this path is asked for again; None for no limit now."""
+        for end, limit in self.limits.items():
+            if path.endswith(end) and limit[1] > 0:
+                limit[1] -= 1
+                return limit[0]
+        return None
 
     def repository(self, repo: str) -> Repository | None:
         return self._repositories.get(repo)
@@ -110,27 +135,33 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(f"{self.command} {path}")
+        if "authorization" in self.headers:
+            self.hub.authorized.append(path)
         fault = self.hub.fault(path)
-        if fault == "status-500":
+        if (seconds := self.hub.limit(path)) is not None:
+            self._send(429, b"", {"Retry-After": str(seconds)})
+        elif fault == "status-500":
             self._send(500, b"something broke")
         elif fault == "redirect-loop":
             self._send(307, b"", {"Location": self.path})
         elif match := _API.fullmatch(path):
-            self._model_info(match["repo"], match["revision"] or "main")
+            self._info((match["kind"] or "") + match["repo"], match["revision"] or "main")
+            self.hub.after_listing()
         elif match := _RESOLVE.fullmatch(path):
-            self._resolve(match["repo"], match["revision"], match["path"])
+            self._resolve((match["kind"] or "") + match["repo"], match["revision"], match["path"])
         elif path.startswith("/cdn/"):
             self._send_file(self.hub.content(path.split("/")[2]), fault, {})
         else:
             self._send(404, b"")
 
-    def _model_info(self, repo: str, revision: str) -> None:
+    def _info(self, repo: str, revision: str) -> None:
         found = self._commit(repo, revision)
         if found is None:
             return
         repository, commit = found
         siblings = [self._sibling(path, content) for path, content in sorted(repository.commits[commit].items())]
-        info = {"_id": "1", "id": repo, "modelId": repo, "sha": commit, "private": False, "siblings": siblings}
+        name = repo.removeprefix("datasets/")
+        info = {"_id": "1", "id": name, "modelId": name, "sha": commit, "private": False, "siblings": siblings}
         self._send(200, json.dumps({**info, "gated": "manual" if repository.gated else False}).encode())
 
     def _sibling(self, path: str, content: bytes) -> dict[str, object]:
@@ -145,10 +176,12 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             return
         repository, commit = found
-        headers = {"X-Repo-Commit": commit}
-        if repository.gated and "authorization" not in self.headers:
+        headers = {"X-Repo-Commit": "0" * 40 if self.hub.fault(path) == "other-commit" else commit}
+        token = self.headers.get("authorization", "").removeprefix("Bearer ")
+        if repository.gated and token not in self.hub.members:
             message = f"Access to model {repo} is restricted. You must have access to it and be authenticated."
-            self._send(401, b"", {**headers, "X-Error-Code": "GatedRepo", "X-Error-Message": message})
+            status = 403 if token else 401
+            self._send(status, b"", {**headers, "X-Error-Code": "GatedRepo", "X-Error-Message": message})
             return
         content = repository.commits[commit].get(path)
         if content is None:
@@ -181,13 +214,15 @@ class _Handler(BaseHTTPRequestHandler):
         """The content or the range asked for. A cut sends half of what it promised, then closes the connection."""
         if fault == "other-bytes":
             content = bytes(byte ^ 1 for byte in content)
-        status, begin = 200, 0
-        if asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", "")):
+        status, begin, end = 200, 0, len(content)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
+        if asked and fault != "no-ranges":
             status, begin = 206, int(asked[1])
-            headers = {**headers, "Content-Range": f"bytes {begin}-{len(content) - 1}/{len(content)}"}
+            end = min(end, int(asked[2]) + 1) if asked[2] else end
+            headers = {**headers, "Content-Range": f"bytes {begin}-{end - 1}/{len(content)}"}
         cut = self.command == "GET" and (fault == "cut-always" or (fault == "cut-once" and self.hub.first_cut()))
-        sent = content[begin : max(begin, len(content) // 2)] if cut else content[begin:]
-        self._send(status, sent, {"Accept-Ranges": "bytes", **headers}, promised=len(content) - begin)
+        sent = content[begin : max(begin, len(content) // 2)] if cut else content[begin:end]
+        self._send(status, sent, {"Accept-Ranges": "bytes", **headers}, promised=end - begin)
         self.close_connection = cut
 
     def _send(
@@ -199,6 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body) if promised is None else promised))
         self.end_headers()
         if self.command == "GET":
+            name = urlsplit(self.path).path.rpartition("/")[2]
+            self.hub.bytes_sent[name] = self.hub.bytes_sent.get(name, 0) + len(body)
             self.wfile.write(body)
 
 
@@ -206,12 +243,21 @@ def _git_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%s" % (len(content), content)).hexdigest()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is none."""
+
+
 @contextmanager
-def running_hub() -> Iterator[HubServer]:
+def running_hub(tls: ssl.SSLContext | None = None) -> Iterator[HubServer]:
     """A server of its own on a free port, for as long as the block runs."""
     handler = type("Handler", (_Handler,), {})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        hub = handler.hub = HubServer(f"http://127.0.0.1:{server.server_port}")
+    with _Server(("127.0.0.1", 0), handler) as server:
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        hub = handler.hub = HubServer(f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -14,7 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from builder.checkpoint.convert import convert
-from builder.model.spec import ModelSpec, load_config
+from builder.model.config import load_config
+from builder.model.spec import ModelSpec
 from builder.reference.model import ReferenceModel
 from builder.store import Workspace
 from tests.integration.smollm2 import SmolLM2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import HostError, SourceError
+from builder.model.safetensors import TensorIndex, encode_header
 from builder.model.snapshot import Snapshot
 from builder.model.sources.hub import HubSource
 from builder.store import DigestCache
@@ -36,6 +39,7 @@ FILES = {
     "original/params.json": b"{}",
 }
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n"
+SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 PINNED = [
     "additional_chat_templates/tool_use.jinja",
     "chat_template.jinja",
@@ -44,6 +48,18 @@ PINNED = [
     "tokenizer.json",
     "tokenizer_config.json",
 ]
+
+
+def safetensors(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """A file of BF16 tensors, all zero."""
+    return encode_header(tensors, {}) + bytes(sum(2 * math.prod(shape) for _, shape in tensors.values()))
+
+
+def sharded() -> dict[str, bytes]:
+    """Two shards of a tensor each, and their index."""
+    index = {"metadata": {}, "weight_map": {"t1": SHARDS[0], "t2": SHARDS[1]}}
+    shards = {shard: safetensors({f"t{number}": ("BF16", (2, 2))}) for number, shard in enumerate(SHARDS, 1)}
+    return shards | {"model.safetensors.index.json": json.dumps(index).encode()}
 
 
 @pytest.fixture
@@ -171,6 +187,149 @@ class TestResolve:
         error = refused("PATH_ESCAPE", source(hub, cache, digests).resolve, ignore_progress)
         assert "vocab_file" in error.message
 
+    def test_of_several_copies_of_the_weights_only_that_with_the_index_is_pinned(self, hub, cache, digests):
+        files = FILES | sharded() | {"metal/model.bin": b"x", "model-Q4_K_M.gguf": b"x"}
+        del files["model.safetensors"]
+        hub.push(REPO, files)
+        snapshot = source(hub, cache, digests).resolve(ignore_progress)
+        assert [file.path for file in snapshot.of_kind("weights")] == [*SHARDS, "model.safetensors.index.json"]
+
+    def test_shards_that_the_index_names_and_the_repository_lacks_are_counted_and_named(self, hub, cache, digests):
+        names = [f"model-{number:05}-of-00030.safetensors" for number in range(1, 31)]
+        index = {"weight_map": {f"t{number}": name for number, name in enumerate(names)}}
+        files = {"config.json": b"{}", "model.safetensors.index.json": json.dumps(index).encode()}
+        hub.push(REPO, files | dict.fromkeys(names[:15], b"x"))
+        error = refused("SHARD_MISSING", source(hub, cache, digests).resolve, ignore_progress)
+        assert "15 of 30" in error.message
+        assert "model-00016-of-00030.safetensors" in error.message
+        assert hub.downloads(names[0]) == 0
+
+    def test_files_of_two_commits_are_never_mixed(self, hub, cache, digests):
+        hub.push(REPO, FILES)
+        hub.faults["tokenizer.json"] = "other-commit"
+        error = refused("MOVED", source(hub, cache, digests).resolve, ignore_progress)
+        assert "tokenizer.json" in error.message
+
+    def test_a_branch_that_moves_during_the_look_up_changes_nothing(self, hub, cache, digests):
+        first = hub.push(REPO, FILES)
+        hub.after_listing = lambda: hub.push(REPO, FILES | {"config.json": b'{"other": 1}'})
+        snapshot = source(hub, cache, digests).resolve(ignore_progress)
+        assert snapshot.revision == first
+        (config,) = snapshot.of_kind("config")
+        assert config.sha256 == hashlib.sha256(FILES["config.json"]).hexdigest()
+
+    def test_a_small_file_that_is_replaced_after_the_listing_is_refused(self, hub, cache, digests):
+        hub.push(REPO, dict(FILES))
+        hub.after_listing = lambda: hub.replace(REPO, "config.json", b'{"other": 1}')
+        refused("SHA_MISMATCH", source(hub, cache, digests).resolve, ignore_progress)
+
+    def test_an_adapter_is_pinned_where_one_is_asked_for(self, hub, cache, digests):
+        hub.push(REPO, {"adapter_config.json": b'{"r": 8}', "adapter_model.safetensors": b"x", "README.md": b""})
+        adapter = HubSource(REPO, "main", digests=digests, content="adapter", endpoint=hub.endpoint, cache_dir=cache)
+        assert [file.kind for file in adapter.resolve(ignore_progress).files] == ["config", "weights"]
+        hub.push(REPO, FILES)
+        refused("NOT_AN_ADAPTER", adapter.resolve, ignore_progress)
+
+    def test_texts_are_pinned_whole_without_documentation_and_code(self, hub, cache, digests):
+        files = {"README.md": b"", "data.py": b"", "data/train.parquet": b"p", "small.jsonl": b"{}"}
+        hub.push(f"datasets/{REPO}", files)
+        texts = HubSource(REPO, "main", digests=digests, content="dataset", endpoint=hub.endpoint, cache_dir=cache)
+        snapshot = texts.resolve(ignore_progress)
+        assert snapshot.source == f"hf://datasets/{REPO}"
+        assert [file.path for file in snapshot.files] == ["data/train.parquet", "small.jsonl"]
+        assert hub.downloads("train.parquet") == 0
+        folder = texts.materialise(snapshot, ignore_progress)
+        assert (folder / "data/train.parquet").read_bytes() == b"p"
+
+
+class TestRateLimit:
+    def test_retry_after_is_honoured(self, hub, cache, digests):
+        hub.push(REPO, FILES)
+        hub.limits["/revision/main"] = [1, 1]
+        begun = time.monotonic()
+        source(hub, cache, digests).resolve(ignore_progress)
+        assert time.monotonic() - begun >= 1
+
+    @pytest.mark.parametrize("path", ["/revision/main", "config.json"])
+    def test_a_wait_of_an_hour_is_an_error_at_once(self, hub, cache, digests, path):
+        hub.push(REPO, FILES)
+        hub.limits[path] = [3600, 1000]
+        begun = time.monotonic()
+        error = refused("RATE_LIMITED", source(hub, cache, digests).resolve, ignore_progress)
+        assert time.monotonic() - begun < 5
+        assert "3600 s" in error.why
+
+    def test_a_limit_that_stays_ends_in_an_error(self, hub, cache, digests):
+        hub.push(REPO, FILES)
+        hub.limits["/revision/main"] = [0, 1000]
+        refused("RATE_LIMITED", source(hub, cache, digests).resolve, ignore_progress)
+
+
+class TestTensors:
+    def read(self, hub: HubServer, cache: Path, digests: DigestCache) -> TensorIndex:
+        model = source(hub, cache, digests)
+        return model.tensors(model.resolve(ignore_progress))
+
+    def test_headers_are_read_without_the_weights(self, hub, cache, digests):
+        """A header longer than the first look, and weights that are much larger than both."""
+        tensors = {f"a.tensor.with.a.long.name.{number}": ("BF16", (64, 64)) for number in range(1000)}
+        content = encode_header(tensors, {}) + bytes(8192 * 1000)
+        hub.push(REPO, FILES | {"model.safetensors": content})
+        index = self.read(hub, cache, digests)
+        assert len(index.tensors) == 1000
+        assert sum(info.nbytes for info in index.tensors.values()) == 8192 * 1000
+        assert hub.bytes_sent["model.safetensors"] < 200_000
+        assert not list(cache.rglob("model.safetensors"))
+
+    def test_a_server_that_ignores_ranges_is_read_as_far_as_needed(self, hub, cache, digests):
+        hub.push(REPO, FILES | {"model.safetensors": safetensors({"t": ("BF16", (2, 2))})})
+        hub.faults["model.safetensors"] = "no-ranges"
+        assert list(self.read(hub, cache, digests).tensors) == ["t"]
+
+    def test_shards_are_joined_as_the_index_says(self, hub, cache, digests):
+        files = FILES | sharded()
+        del files["model.safetensors"]
+        hub.push(REPO, files)
+        tensors = self.read(hub, cache, digests).tensors
+        assert {name: info.file.name for name, info in tensors.items()} == {"t1": SHARDS[0], "t2": SHARDS[1]}
+
+    def test_an_index_that_names_the_wrong_shard_is_refused(self, hub, cache, digests):
+        files = (
+            FILES | sharded() | {"model.safetensors.index.json": b'{"weight_map": {"t9": "%s"}}' % SHARDS[0].encode()}
+        )
+        del files["model.safetensors"]
+        hub.push(REPO, files)
+        refused("INDEX_MISMATCH", self.read, hub, cache, digests)
+
+    @pytest.mark.parametrize(
+        ("content", "code"),
+        [
+            ((1 << 63).to_bytes(8, "little") + b"{}", "SAFETENSORS_HEADER"),
+            ((1000).to_bytes(8, "little") + b"{}", "SHARD_TRUNCATED"),
+            ((2).to_bytes(8, "little") + b"[]", "SAFETENSORS_HEADER"),
+            (LFS_POINTER, "LFS_POINTER"),
+            (b"abc", "SHARD_TRUNCATED"),
+        ],
+    )
+    def test_damaged_headers_are_refused_without_a_download(self, hub, cache, digests, content, code):
+        hub.push(REPO, FILES | {"model.safetensors": content})
+        refused(code, self.read, hub, cache, digests)
+
+    @pytest.mark.parametrize("other", [b"short", WEIGHTS[::-1]])
+    def test_weights_that_are_replaced_under_the_same_name_are_refused(self, hub, cache, digests, other):
+        hub.push(REPO, FILES | {"model.safetensors": safetensors({"t": ("BF16", (2, 2))})})
+        model = source(hub, cache, digests)
+        snapshot = model.resolve(ignore_progress)
+        hub.replace(REPO, "model.safetensors", other)
+        refused("MOVED", model.tensors, snapshot)
+
+    def test_the_token_stays_with_the_hub(self, hub, cache, digests, monkeypatch):
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        hub.push(REPO, FILES | {"model.safetensors": safetensors({"t": ("BF16", (2, 2))})}, token="hf_secret")
+        self.read(hub, cache, digests)
+        assert any("/resolve/" in path for path in hub.authorized)
+        assert not any(path.startswith("/cdn/") for path in hub.authorized)
+
 
 class TestMaterialise:
     @pytest.fixture
@@ -204,7 +363,7 @@ class TestMaterialise:
             snapshot = source(server, cache, digests).resolve(ignore_progress)
         refused("NO_NETWORK", source(server, tmp_path / "cold", digests).materialise, snapshot, ignore_progress)
 
-    @pytest.mark.parametrize(("warm", "expected"), [(True, "ok"), (False, "NO_NETWORK")])
+    @pytest.mark.parametrize(("warm", "expected"), [(True, "ok"), (False, "OFFLINE")])
     def test_hf_hub_offline_is_honoured(self, hub, cache, digests, snapshot, warm, expected):
         if warm:
             source(hub, cache, digests).materialise(snapshot, ignore_progress)
@@ -358,4 +517,13 @@ class TestToken:
         hub.push(REPO, FILES)
         result = self.resolve(hub, tmp_path, "hf_expired")
         assert "error[UNAUTHORIZED]" in result.stdout
+        assert "HF_TOKEN" in result.stdout
         assert "hf_expired" not in result.stdout + result.stderr
+
+    def test_a_token_without_access_to_a_gated_repository_is_told_apart_from_none(self, hub, tmp_path):
+        commit = hub.push(REPO, FILES, gated=True)
+        stranger = self.resolve(hub, tmp_path, "hf_stranger")
+        assert "error[GATED]" in stranger.stdout
+        assert f"{hub.endpoint}/{REPO}" in stranger.stdout
+        assert "HF_TOKEN hasn't been given access" in stranger.stdout
+        assert self.resolve(hub, tmp_path, "hf_member").stdout.strip() == commit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -19,15 +20,18 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
+from builder.plan.serving import ServingSettings
 from builder.runtime.bundle import Bundle
+from builder.runtime.engine import Guide, Sampling, TritonEngine
 from builder.runtime.launcher import Triton, find_triton
 from builder.runtime.models.words import pack_words
 from builder.runtime.tokenizer import Tokenizer
 from builder.triton.configs import MODELS
+from builder.triton.repository import write_repository
 from tests.integration.bundle import CHAT
 
 PROMPT = "The capital of France is"
-TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL", "object": "BYTES"}
+TYPES = {"int32": "INT32", "float32": "FP32", "uint64": "UINT64", "bool": "BOOL", "object": "BYTES", "float16": "FP16"}
 
 
 @contextmanager
@@ -51,6 +55,32 @@ def triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def tokenizer(smollm2_bundle: Path) -> Tokenizer:
     return Tokenizer(smollm2_bundle / "tokenizer")
+
+
+def rewritten(bundle: Path, root: Path, **changes: Any) -> Path:
+    """A served tree with the engine and tokenizer of another one, and a model repository with other settings."""
+    known = json.loads((bundle / "serving.json").read_text())
+    names = ("unit", "served_model_name", "family", "backend", "max_batch_size", "max_input_len", "max_seq_len")
+    names += ("max_beam_width", "streaming", "guided_decoding", "vocab_size", "bos_token_id", "pad_token_id")
+    settings: dict[str, Any] = {name: known[name] for name in names} | {
+        "eos_token_ids": tuple(known["eos_token_ids"]),
+        "kv_cache_free_gpu_mem_fraction": 0.9,
+        "max_tokens_in_paged_kv_cache": None,
+        "kv_cache_host_memory_bytes": 0,
+        "enable_kv_cache_reuse": False,
+        "enable_chunked_context": False,
+        "batch_scheduler_policy": "guaranteed_no_evict",
+        "max_queue_size": 0,
+        "max_queue_delay_microseconds": 0,
+        "decoding_mode": None,
+        "lookahead": None,
+        "lora_cache": None,
+    }
+    tokenizer = bundle / "tokenizer"
+    files = [path.relative_to(tokenizer).as_posix() for path in tokenizer.rglob("*") if path.is_file()]
+    write_repository(ServingSettings(**settings | changes), tokenizer, files, root)
+    shutil.copytree(bundle / "engine", root / "engine", copy_function=os.link)
+    return root
 
 
 def generate(triton: Triton, model: str, **inputs: Any) -> tuple[int, dict[str, Any]]:
@@ -354,3 +384,184 @@ def test_an_engine_that_breaks_midway_tells_its_own_client_why(breaking_triton: 
         with pytest.raises(RuntimeError, match="no memory for another token"):
             ask_engine(breaking_triton, ids, 20, streaming=streaming)
     assert len(tokens_of(ask_engine(breaking_triton, ids, 4))) == 4
+
+
+@pytest.fixture(scope="module")
+def whole_triton(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    """Of a recipe with `streaming: false`: no model is decoupled."""
+    root = rewritten(smollm2_bundle, tmp_path_factory.mktemp("whole") / "bundle", streaming=False)
+    with running(root, tmp_path_factory.mktemp("cache")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_without_streaming_a_request_has_one_answer_and_plain_calls_suffice(model: str, whole_triton: Triton) -> None:
+    client = grpc.InferenceServerClient(whole_triton.grpc_url)
+    text, most = grpc.InferInput("text_input", [1, 1], "BYTES"), grpc.InferInput("max_tokens", [1, 1], "INT32")
+    text.set_data_from_numpy(np.array([[PROMPT.encode()]], np.object_))
+    most.set_data_from_numpy(np.array([[6]], np.int32))
+    answer = client.infer(model, [text, most])  # a call that decoupled models refuse
+    assert b"Paris" in answer.as_numpy("text_output").flat[0]
+    assert not client.get_model_config("tensorrt_llm").config.model_transaction_policy.decoupled
+    client.close()
+
+
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_without_streaming_a_client_that_wants_it_is_told(model: str, whole_triton: Triton) -> None:
+    status, body = generate(whole_triton, model, text_input=PROMPT, max_tokens=6, stream=True)
+    assert status == 400
+    assert "decoupled" in body["error"]
+    _, body = generate(whole_triton, model, text_input=PROMPT, max_tokens=6)
+    assert "Paris" in body["text_output"]
+
+
+def test_without_streaming_requests_still_share_the_batch(whole_triton: Triton) -> None:
+    def ask(_: int) -> str:
+        _, body = generate(whole_triton, "tensorrt_llm_bls", text_input=CHAT, max_tokens=20)
+        text: str = body["text_output"]
+        return text
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(ask, range(8))) == {"The capital of France is Paris."}
+
+
+def test_without_streaming_a_stopped_request_frees_its_place_and_hears_of_it(whole_triton: Triton) -> None:
+    stream = Stream(whole_triton)
+    ids = [uuid.uuid4().hex for _ in range(8)]
+    endless = {"min_tokens": np.array([[2000]], np.int32)}
+    for request_id in ids:
+        stream.send("tensorrt_llm", request_id, **engine_inputs([5, 6], 2000, **endless))
+    for request_id in ids:
+        stream.send("tensorrt_llm", request_id, **engine_inputs([5], 1, stop=np.array([[True]])))
+    heard = [next_or_error(stream) for _ in range(16)]
+    assert sorted(heard) == [""] * 8 + ["the request was cancelled"] * 8
+    assert len(tokens_of(ask_engine(whole_triton, [5, 6], 4))) == 4
+    stream.close()
+
+
+def next_or_error(stream: Stream) -> str:
+    """What one more answer has to complain about."""
+    try:
+        list(stream.responses())
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def ask_as_server(triton: Triton, bundle: Path, prompt: list[int], most: int, sampling: Sampling) -> list[list[int]]:
+    """The pieces of an answer, as the HTTP server gets them."""
+    opened = Bundle.open(bundle)
+
+    async def pieces() -> list[list[int]]:
+        engine = TritonEngine(
+            triton.grpc_url,
+            opened.eos_token_ids,
+            opened.pad_token_id,
+            streaming=opened.streaming,
+            beam_width=opened.max_beam_width,
+        )
+        try:
+            return [piece async for piece in engine.generate(prompt, most, sampling)]
+        finally:
+            await engine.close()
+
+    return asyncio.run(pieces())
+
+
+def test_without_streaming_the_http_server_gets_its_answer_in_one_piece(
+    whole_triton: Triton, smollm2_bundle: Path, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    bundle = rewritten(smollm2_bundle, tmp_path / "bundle", streaming=False)
+    prompt = tokenizer.encode(CHAT, add_special_tokens=False)
+    [piece] = ask_as_server(whole_triton, bundle, prompt, 20, Sampling(temperature=0))
+    assert tokenizer.decode(piece) == "The capital of France is Paris."
+
+
+REPEATS_ITS_REQUEST = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from builder.runtime.models.tensors import optional_input, parameter
+from builder.runtime.tokenizer import Tokenizer
+
+WORDS = ("guided_decoding_guide_type", "guided_decoding_guide")
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        import json
+        from pathlib import Path
+
+        engine = parameter(json.loads(args["model_config"]), "gpt_model_path")
+        self._tokenizer = Tokenizer(Path(engine).parent / "tokenizer")
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            said = [optional_input(request, name, np.array([[b"-"]])).flat[0].decode() for name in WORDS]
+            said += [str(optional_input(request, "beam_width", np.array([[1]])).item())]
+            said += [str(optional_input(request, "streaming", np.array([[False]])).item())]
+            said += [str(optional_input(request, name, np.zeros(0)).shape) for name in ("lora_weights", "lora_config")]
+            beams = [self._tokenizer.encode_plain(f"{beam}: {' '.join(said)}") for beam in ("best", "next")]
+            longest = max(map(len, beams))
+            ids = np.array([[beam + [0] * (longest - len(beam)) for beam in beams]], np.int32)
+            lengths = np.array([[len(beam) for beam in beams]], np.int32)
+            outputs = [pb_utils.Tensor("output_ids", ids), pb_utils.Tensor("sequence_length", lengths)]
+            sender.send(pb_utils.InferenceResponse(outputs), flags=FINAL)
+"""
+
+
+@pytest.fixture(scope="module")
+def repeating_bundle(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """In place of the engine, a model that answers with two beams, each of which says what it was asked."""
+    root = tmp_path_factory.mktemp("repeating") / "bundle"
+    rewritten(smollm2_bundle, root, max_beam_width=2, guided_decoding="xgrammar")
+    code, engine = root / "models/tensorrt_llm/1/model.py", root / "engine/config.json"
+    code.write_text(code.read_text().partition("from builder.runtime")[0] + REPEATS_ITS_REQUEST)
+    config = json.loads(engine.read_text())
+    config["build_config"]["max_beam_width"] = 2
+    engine.unlink()  # a hard link
+    engine.write_text(json.dumps(config))
+    return root
+
+
+@pytest.fixture(scope="module")
+def repeating_triton(repeating_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
+    with running(repeating_bundle, tmp_path_factory.mktemp("cache")) as server:
+        yield server
+
+
+def test_bls_asks_for_the_engine_s_beams_and_answers_with_the_text_of_each(repeating_triton: Triton) -> None:
+    _, body = generate(repeating_triton, "tensorrt_llm_bls", text_input=PROMPT, max_tokens=6)
+    assert body["text_output"] == ["best: - - 2 False (0,) (0,)", "next: - - 2 False (0,) (0,)"]
+
+
+def test_beams_are_never_accumulated_while_streaming(repeating_triton: Triton) -> None:
+    [event] = generate_stream(repeating_triton, "tensorrt_llm_bls", text_input=PROMPT, max_tokens=6, stream=True)
+    assert event["text_output"] == ["best: - - 2 True (0,) (0,)", "next: - - 2 True (0,) (0,)"]
+
+
+def test_a_guide_and_lora_tensors_pass_through_bls(repeating_triton: Triton) -> None:
+    stream = Stream(repeating_triton)
+    stream.send(
+        "tensorrt_llm_bls",
+        text_input=np.array([[PROMPT.encode()]], np.object_),
+        max_tokens=np.array([[6]], np.int32),
+        guided_decoding_guide_type=np.array([[b"regex"]], np.object_),
+        guided_decoding_guide=np.array([[b"[0-9]+"]], np.object_),
+        lora_task_id=np.array([[1]], np.uint64),
+        lora_weights=np.zeros((1, 2, 8), np.float16),
+        lora_config=np.zeros((1, 2, 3), np.int32),
+    )
+    [response] = list(stream.responses())
+    stream.close()
+    assert response["text_output"].flat[0] == b"best: regex [0-9]+ 2 False (1, 2, 8) (1, 2, 3)"
+
+
+def test_the_http_server_asks_for_beams_and_guides_and_takes_the_best(
+    repeating_triton: Triton, repeating_bundle: Path, tokenizer: Tokenizer
+) -> None:
+    sampling = Sampling(guide=Guide("json_schema", '{"type": "object"}'))
+    [piece] = ask_as_server(repeating_triton, repeating_bundle, [5, 6], 8, sampling)
+    assert tokenizer.decode(piece) == 'best: json_schema {"type": "object"} 2 False (0,) (0,)'

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.errors import UsageError
+from builder.model.safetensors import TensorIndex
 from builder.model.snapshot import Snapshot
+from builder.model.sources.listing import Content
 from builder.store import DigestCache
 from builder.store.digests import Advance
 
@@ -16,6 +18,13 @@ class Source(Protocol):
         """Ask the outside what there is now and pin every file that a build can need by size and sha256.
 
         Raises SourceError (it can't be reached, isn't there, isn't a usable model) or HostError (disk).
+        """
+
+    def tensors(self, snapshot: Snapshot) -> TensorIndex:
+        """Every tensor of the pinned weights, from the headers of their files; weights aren't downloaded for it.
+
+        The files in it are names, not always paths that exist. Raises what `resolve` raises, and SourceError for a
+        header that is malformed or doesn't belong to the index; see `safetensors`.
         """
 
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
@@ -28,7 +37,9 @@ class Source(Protocol):
         """
 
 
-def open_source(source: str, revision: str | None, *, base: Path, cache: Path, digests: DigestCache) -> Source:
+def open_source(
+    source: str, revision: str | None, *, base: Path, cache: Path, digests: DigestCache, content: Content = "model"
+) -> Source:
     """The source that a recipe names. Nothing is read or asked yet.
 
     `base` is the folder of the recipe, for folders named relative to it; `cache` holds what a source must make
@@ -37,18 +48,25 @@ def open_source(source: str, revision: str | None, *, base: Path, cache: Path, d
     if source.startswith("hf://"):
         from builder.model.sources.hub import HubSource
 
-        return HubSource.parse(source, revision, digests=digests)
+        return HubSource.parse(source, revision, digests=digests, content=content)
     if revision is not None:
         raise bad_source(source, "only hf:// sources have a revision", "remove `revision`")
-    if source.startswith("pypi://"):
+    if source.startswith("pypi://") and content == "model":
         from builder.model.sources.wheel import WheelSource
 
         return WheelSource.parse(source, cache=cache, digests=digests)
-    if source.startswith(("file:", "./", "../", "/")):
+    if source.startswith(("file:", "./", "../", "/")) and content != "dataset":
         from builder.model.sources.folder import FolderSource
 
-        return FolderSource(source, base / source.removeprefix("file:"), digests=digests)
-    raise bad_source(source, "it begins with none of hf://, pypi://, file:, ./, ../ and /")
+        return FolderSource(source, base / source.removeprefix("file:"), digests=digests, content=content)
+    if content == "dataset":
+        raise bad_source(source, "texts are hf://datasets/ORG/NAME or file:PATH", "write one of the two")
+    what = (
+        "an adapter is hf://ORG/NAME or a folder"
+        if content == "adapter"
+        else "it begins with none of hf://, pypi://, file:, ./, ../ and /"
+    )
+    raise bad_source(source, what)
 
 
 def bad_source(

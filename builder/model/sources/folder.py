@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from builder.errors import SourceError
-from builder.model.safetensors import TensorIndex
-from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify
+from builder.model.files import read_json
+from builder.model.safetensors import TensorIndex, read_header
+from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify, digest_of_files
 from builder.model.sources.checks import difference, digest_of, drift, is_as_pinned, reading, refuse_traps
-from builder.model.sources.listing import NEEDED, needed
+from builder.model.sources.listing import NEEDED, Content, kind_of, needed, weights_among, words_among
+from builder.model.weight_files import INDEX_FILE, check_index
 from builder.store import DigestCache
 from builder.store.digests import Advance
 
 
 class FolderSource:
-    def __init__(self, source: str, folder: Path, *, digests: DigestCache) -> None:
+    def __init__(self, source: str, folder: Path, *, digests: DigestCache, content: Content = "model") -> None:
         self._source = source
         self._folder = folder
         self._digests = digests
+        self._content = content
 
     def resolve(self, advance: Advance) -> Snapshot:
-        """Revision is `sha256:` over the lines "SHA256  SIZE  PATH" of the pinned files, sorted by path.
+        """Revision is the snapshot's content digest: `sha256:` over the lines "SHA256  SIZE  PATH" of its files.
 
+        A model may lack weights altogether: what it has is enough for a plan.
         Raises SourceError for a model whose weights can't be what their headers say; see `safetensors`.
         """
-        files = []
-        wanted = needed(self._paths(), where=str(self._folder))
+        wanted = needed(self._paths(), self._content, self._weight_map, where=str(self._folder), may_lack_weights=True)
         for path in wanted:
             self._refuse_leaving_link(path)
             refuse_traps(self._folder / path)
-        TensorIndex.open(self._folder)  # a damaged model isn't pinned: mending it would look like drift
+        kinds = {path: kind_of(path, self._content) for path in wanted}
+        self._read_headers([path for path in wanted if kinds[path] == "weights"])  # damage isn't pinned
+        files = []
         for path in wanted:
             digest = digest_of(self._folder / path, self._digests, advance)
-            files.append(SnapshotFile(path, digest.size, digest.sha256, classify(path)))
-        lines = "".join(f"{file.sha256}  {file.size}  {file.path}\n" for file in files)
-        return Snapshot(self._source, f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}", tuple(files))
+            files.append(SnapshotFile(path, digest.size, digest.sha256, kinds[path]))
+        return Snapshot(self._source, digest_of_files(files), tuple(files))
+
+    def tensors(self, snapshot: Snapshot) -> TensorIndex:
+        return self._read_headers([file.path for file in snapshot.of_kind("weights")])
 
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
         """The folder itself, if it still holds what was pinned, and nothing new of the same kinds."""
@@ -49,12 +55,26 @@ class FolderSource:
                 refuse_traps(self._folder / file.path)
             differences.append(difference(self._folder, file, self._digests))
         pinned, kinds = {file.path for file in snapshot.files}, {file.kind for file in snapshot.files}
-        if not differences:
-            unpinned = [path for path in needed(present, where=str(self._folder)) if path not in pinned]
-            differences = [f"{path} is new" for path in unpinned if classify(path) in kinds]
+        if not differences and self._content == "model":
+            counting = words_among(present)
+            if "weights" in kinds:
+                counting += weights_among(present, self._weight_map, where=str(self._folder))
+            differences = [
+                f"{path} is new" for path in sorted(counting) if path not in pinned and classify(path) in kinds
+            ]
         if differences:
             raise drift(self._folder, differences)
         return self._folder
+
+    def _weight_map(self) -> dict[str, str]:
+        index = self._folder / INDEX_FILE
+        return check_index(read_json(index, code="INDEX_JSON"), index)
+
+    def _read_headers(self, weights: list[str]) -> TensorIndex:
+        if self._content == "model" and weights:
+            return TensorIndex.open(self._folder)
+        headers = [read_header(self._folder / path) for path in weights]
+        return TensorIndex({name: info for header in headers for name, info in header.items()})
 
     def _paths(self) -> list[str]:
         """Names of the files at the top level and among the additional chat templates."""

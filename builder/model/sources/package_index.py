@@ -22,6 +22,8 @@ from packaging.version import Version
 
 from builder.errors import SourceError
 from builder.model.snapshot import check_path, check_sha256
+from builder.model.sources.urls import without_credentials
+from builder.oci.certificates import honour_ca_variables
 from builder.store.digests import Advance
 
 _VARIABLES = ("ENGINE_BUILDER_INDEX_URL", "PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
@@ -46,6 +48,7 @@ class PackageIndex:
     """Proxies and certificates come from the environment (HTTPS_PROXY, SSL_CERT_FILE), as httpx reads it."""
 
     def __init__(self, url: str) -> None:
+        honour_ca_variables()
         self._url = url.rstrip("/")
 
     @property
@@ -108,11 +111,6 @@ class PackageIndex:
                 hint="try again; if it stays, something between here and the index changes files",
                 code="SHA_MISMATCH",
             )
-
-
-def without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _wheels(response: httpx.Response) -> list[dict[str, str]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from builder.errors import SourceError
+from builder.model.safetensors import TensorIndex
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, check_sha256, classify
 from builder.model.sources import bad_source
 from builder.model.sources.checks import Progress, difference, digest_of, drift, is_as_pinned
@@ -74,6 +75,9 @@ class WheelSource:
             digest = digest_of(path, self._digests, ignore_progress)
             files.append(SnapshotFile(path.name, digest.size, digest.sha256, classify(path.name)))
         return Snapshot(self._name, f"sha256:{sha256}", tuple(files))
+
+    def tensors(self, snapshot: Snapshot) -> TensorIndex:
+        return TensorIndex.open(self._converted(snapshot.revision.removeprefix("sha256:"), ignore_progress))
 
     def materialise(self, snapshot: Snapshot, advance: Advance) -> Path:
         """The converted folder; made again if it was damaged, from the cached wheel if that is there."""

@@ -1,4 +1,4 @@
-"""The Triton model `tensorrt_llm` on the reference model: TensorRT-LLM's tensors, decoupled, without a GPU.
+"""The Triton model `tensorrt_llm` on the reference model: TensorRT-LLM's tensors, decoupled or not, without a GPU.
 
 As there, the end token is not part of the answer, a streamed response holds only its new tokens, and a second request
 of the same id with `stop` ends the first one.
@@ -57,6 +57,7 @@ class TritonPythonModel:
         if self._model.limits is None:
             raise ValueError(f"{engine} is a checkpoint, not an engine: its config.json has no build_config")
         self._limits = self._model.limits
+        self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self._exclude_input = parameter(config, "exclude_input_in_output") == "true"
         self._answers: dict[str, _Answer] = {}
         self._batcher = Batcher(self._model, self._limits.max_batch_size)
@@ -76,12 +77,13 @@ class TritonPythonModel:
         if _scalar(request, "stop", False):
             if answer := self._answers.get(request.request_id()):
                 answer.stopped = True
-            sender.send(flags=_FINAL)
+            # Where the model isn't decoupled, even an answer that says nothing is a response.
+            sender.send(*([] if self._decoupled else [pb_utils.InferenceResponse([])]), flags=_FINAL)
             return
         prompt, new_tokens = self._lengths(request)
         end_id = _scalar(request, "end_id", -1)
         end_ids = [end_id] if end_id >= 0 else []
-        answer = _Answer(request, sender, prompt, self._exclude_input)
+        answer = _Answer(request, sender, prompt, self._exclude_input, decoupled=self._decoupled)
         if request_id := request.request_id():
             self._answers[request_id] = answer
             answer.forget = lambda: self._forget(request_id, answer)
@@ -141,8 +143,10 @@ class TritonPythonModel:
 class _Answer:
     """Turns what the batcher says of one request into responses."""
 
-    def __init__(self, request: Any, sender: Any, prompt: list[int], exclude_input: bool) -> None:
+    def __init__(self, request: Any, sender: Any, prompt: list[int], exclude_input: bool, *, decoupled: bool) -> None:
+        """Raises ValueError for a streamed answer of a model that isn't decoupled: it has one response."""
         self.stopped = False
+        self._decoupled = decoupled
         self.forget: Callable[[], object] = lambda: None
         self.wants_log_probs: bool = _scalar(request, "return_log_probs", False)
         self._counts = [
@@ -151,6 +155,8 @@ class _Answer:
         self._requested = frozenset(request.requested_output_names())
         self._sender = sender
         self._streaming: bool = _scalar(request, "streaming", False)
+        if self._streaming and not decoupled:
+            raise ValueError("streaming is only supported in decoupled mode")
         self._with_prompt = not (self._streaming or _scalar(request, "exclude_input_in_output", exclude_input))
         self._prompt = prompt
         self._tokens: list[int] = []
@@ -170,9 +176,13 @@ class _Answer:
 
     def on_error(self, error: Exception) -> None:
         """A cancelled request just ends. An error and the final flag are sent apart: sent together in the middle of an
-        answer, a BLS caller on Triton 2.51 would hear neither and wait for ever.
+        answer, a BLS caller on Triton 2.51 would hear neither and wait for ever. A model that isn't decoupled has one
+        response, and no way to end without it.
         """
         self.forget()
+        if not self._decoupled:
+            self._sender.send(error_response(error), flags=_FINAL)
+            return
         if not isinstance(error, Cancelled):
             self._sender.send(error_response(error))
         self._sender.send(flags=_FINAL)

@@ -2,7 +2,10 @@
 
 Every request has a thread: a thread may wait for the engine while others send. Streamed answers are decoded from all
 their tokens so far, so that no character or space is lost between two of them. `accumulate_tokens` says what is sent:
-`true` the whole text each time, as upstream does, `false` only what is new.
+`true` the whole text each time, as upstream does, `false` only what is new. With several beams there is no new part of
+an answer, as any of them may still take the lead: each response has the whole text of every beam.
+
+An engine that isn't decoupled answers each request with one response, and so does this model then.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +58,11 @@ _ENGINE_INPUTS = {
         "beam_width",
         "exclude_input_in_output",
         "frequency_penalty",
+        "guided_decoding_guide",
+        "guided_decoding_guide_type",
+        "lora_config",
+        "lora_task_id",
+        "lora_weights",
         "min_tokens",
         "num_return_sequences",
         "presence_penalty",
@@ -71,19 +79,15 @@ _UNSUPPORTED = (
     "decoder_text_input",
     "embedding_bias_weights",
     "embedding_bias_words",
-    "guided_decoding_guide",
-    "guided_decoding_guide_type",
     "image_bytes_input",
     "image_input",
     "image_url_input",
-    "lora_config",
-    "lora_task_id",
-    "lora_weights",
     "num_draft_tokens",
     "prompt_embedding_table",
     "prompt_table_extra_id",
     "video_bytes_input",
 )
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _CANCELLATION_CHECK_SECONDS = 0.1
 _REPLACEMENT = "\ufffd"
 
@@ -93,9 +97,11 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         self._accumulate = parameter(config, "accumulate_tokens") == "true"
         self._engine = parameter(config, "tensorrt_llm_model_name")
+        self._beams = int(parameter(config, "max_beam_width"))
+        self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         # Four batches: one runs, the others are prepared or wait in the engine's own queue.
         self._threads = ThreadPoolExecutor(4 * config["max_batch_size"], thread_name_prefix="bls")
-        self._watch = _CancellationWatch(self._engine)
+        self._watch = _CancellationWatch(lambda number: _stop(self._engine, number, decoupled=self._decoupled))
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -108,39 +114,58 @@ class TritonPythonModel:
     def _answer(self, request: Any, sender: Any) -> None:
         """Answer one request; whatever happens, its last response carries the final flag."""
         try:
-            for part in self._responses(request, sender):
-                sender.send(part)
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            if self._decoupled:
+                for part in self._responses(request, sender):
+                    sender.send(part)
+                sender.send(flags=_FINAL)
+            else:
+                [whole] = self._responses(request, sender)
+                sender.send(whole, flags=_FINAL)
         except Exception as error:
-            sender.send(error_response(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            sender.send(error_response(error), flags=_FINAL)
 
     def _responses(self, request: Any, sender: Any) -> Iterator[Any]:
         refuse_inputs(request, _UNSUPPORTED)
         if required_input(request, "text_input").shape[0] != 1:
             raise ValueError("one text per request, please; send several requests at the same time instead")
         stream = bool(np.all(optional_input(request, "stream", np.array([[False]]))))
+        if stream and not self._decoupled:
+            raise ValueError("this model doesn't stream: it isn't decoupled (serving.streaming in its recipe)")
         prepared = _call("preprocessing", _renamed(request, _PREPROCESSING_INPUTS), list(_PREPROCESSING_OUTPUTS))
         inputs = [pb_utils.Tensor(name, prepared[key]) for key, name in _PREPROCESSING_OUTPUTS.items()]
-        text = _StreamedText(whole=self._accumulate or not stream)
+        passed_on = _renamed(request, _ENGINE_INPUTS)
+        if self._beams > 1 and not any(tensor.name() == "beam_width" for tensor in passed_on):
+            passed_on.append(pb_utils.Tensor("beam_width", np.array([[self._beams]], np.int32)))
+        text = _Text() if self._beams > 1 else _StreamedText(whole=self._accumulate or not stream)
         requested = frozenset(request.requested_output_names())
         request_id = str(uuid.uuid4())
         call = pb_utils.InferenceRequest(
             model_name=self._engine,
             request_id=request_id,
-            inputs=inputs + _renamed(request, _ENGINE_INPUTS),
+            inputs=inputs + passed_on,
             requested_output_names=["output_ids", "sequence_length", *_ENGINE_OUTPUTS],
         )
         with self._watch.watching(sender, request_id):
-            for answer in call.exec(decoupled=True):
+            for answer in _exec(call, decoupled=self._decoupled):
                 if answer.has_error():
                     raise RuntimeError(answer.error().message())
                 outputs = {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
                 if not outputs:  # all that Triton 2.51 lets through of an error after the first response
                     raise RuntimeError("the engine failed in the middle of the answer; its log says why")
                 passed = {name: outputs[name] for name in _ENGINE_OUTPUTS if name in outputs}
-                yield response({"text_output": _text_output(text.add(outputs)), **passed}, requested)
+                yield response({"text_output": _text_output(*text.add(outputs)), **passed}, requested)
         if rest := text.rest():
             yield response({"text_output": _text_output(rest)}, requested)
+
+
+class _Text:
+    """The text of every beam, best first, from a response that has all of their tokens."""
+
+    def add(self, outputs: dict[str, Any]) -> tuple[str, ...]:
+        return _decoded(outputs["output_ids"], outputs["sequence_length"])
+
+    def rest(self) -> str:
+        return ""
 
 
 class _StreamedText:
@@ -152,14 +177,13 @@ class _StreamedText:
         self._text = ""
         self._sent = 0
 
-    def add(self, outputs: dict[str, Any]) -> str:
+    def add(self, outputs: dict[str, Any]) -> tuple[str]:
         new = outputs["output_ids"][:, :1, : int(outputs["sequence_length"].flat[0])]
         self._tokens = np.concatenate([self._tokens, new], axis=2)
         length = np.array([[self._tokens.shape[2]]], np.int32)
-        tensors = [pb_utils.Tensor("TOKENS_BATCH", self._tokens), pb_utils.Tensor("SEQUENCE_LENGTH", length)]
-        self._text = _call("postprocessing", tensors, ["OUTPUT"])["OUTPUT"].flat[0].decode()
+        [self._text] = _decoded(self._tokens, length)
         # A character whose last bytes are still to come is held back.
-        return self._text if self._whole else self._new(self._text.rstrip(_REPLACEMENT))
+        return (self._text if self._whole else self._new(self._text.rstrip(_REPLACEMENT)),)
 
     def rest(self) -> str:
         """What was held back, once no more tokens come."""
@@ -170,15 +194,22 @@ class _StreamedText:
         return new
 
 
-def _text_output(text: str) -> Any:
-    return np.array([[text.encode()]], np.object_)
+def _decoded(tokens: Any, lengths: Any) -> tuple[str, ...]:
+    """Texts of tokens [1, beams, n] of which `lengths` [1, beams] count."""
+    tensors = [pb_utils.Tensor("TOKENS_BATCH", tokens), pb_utils.Tensor("SEQUENCE_LENGTH", lengths)]
+    return tuple(text.decode() for text in _call("postprocessing", tensors, ["OUTPUT"])["OUTPUT"].flat)
+
+
+def _text_output(*texts: str) -> Any:
+    return np.array([[text.encode() for text in texts]], np.object_)
 
 
 class _CancellationWatch:
     """Passes a client's cancellation on to the engine; Triton tells only the model that the client called."""
 
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        """`stop` ends the engine's request of an id."""
+        self._stop = stop
         self._senders: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -204,10 +235,10 @@ class _CancellationWatch:
                 for number in cancelled:
                     del self._senders[number]
             for number in cancelled:
-                _stop(self._engine, number)
+                self._stop(number)
 
 
-def _stop(engine: str, request_id: str) -> None:
+def _stop(engine: str, request_id: str, *, decoupled: bool) -> None:
     """TensorRT-LLM's own way to end a request: another one of the same id with `stop`."""
     request = pb_utils.InferenceRequest(
         model_name=engine,
@@ -220,8 +251,13 @@ def _stop(engine: str, request_id: str) -> None:
         ],
         requested_output_names=[],
     )
-    for _ in request.exec(decoupled=True):
+    for _ in _exec(request, decoupled=decoupled):
         pass
+
+
+def _exec(request: Any, *, decoupled: bool) -> Iterable[Any]:
+    """The responses of a model; it has just one where it isn't decoupled."""
+    return request.exec(decoupled=True) if decoupled else [request.exec()]
 
 
 def _call(model: str, inputs: list[Any], outputs: list[str]) -> dict[str, Any]:
@@ -232,10 +268,11 @@ def _call(model: str, inputs: list[Any], outputs: list[str]) -> dict[str, Any]:
 
 
 def _renamed(request: Any, names: dict[str, str]) -> list[Any]:
-    """The inputs that are present, under the name of the model that is called, as [1, n] again."""
+    """The inputs that are present, under the name of the model that is called; what was reshaped is [1, n] again."""
     tensors = []
     for name, target in names.items():
         tensor = pb_utils.get_input_tensor_by_name(request, name)
         if tensor is not None:
-            tensors.append(pb_utils.Tensor(target, tensor.as_numpy().reshape(1, -1)))
+            value = tensor.as_numpy()
+            tensors.append(pb_utils.Tensor(target, value if value.ndim > 2 else value.reshape(1, -1)))
     return tensors

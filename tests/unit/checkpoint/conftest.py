@@ -5,7 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from builder.model.spec import ModelSpec, load_config
+from builder.model.config import load_config
+from builder.model.spec import ModelSpec
 
 
 @pytest.fixture

@@ -454,7 +454,8 @@ A_LARGE_MODEL = textwrap.dedent(
     from builder.checkpoint.convert import convert
     from builder.model.layout import source_shapes
     from builder.model.safetensors import encode_header
-    from builder.model.spec import ModelSpec, load_config
+    from builder.model.config import load_config
+    from builder.model.spec import ModelSpec
     from builder.store import Workspace
 
     source, out, tp, dtype = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]

@@ -28,3 +28,10 @@ def test_json_that_other_languages_read_otherwise_is_refused_with_its_place(text
 def test_json_by_the_book_is_read() -> None:
     text = '{"a": [1, 2.5, null, true, "x", {"b": {}}], "é": 1e3}'
     assert parse_json(text.encode(), Path("config.json"), code="x") == json.loads(text)
+
+
+def test_numbers_that_are_not_finite_can_be_asked_for_as_text() -> None:
+    text = b'{"time_step_limit": [0.0, Infinity], "a": -Infinity, "b": NaN, "c": 1e999}'
+    read = parse_json(text, Path("config.json"), code="x", finite=False)
+    assert read == {"time_step_limit": [0.0, "Infinity"], "a": "-Infinity", "b": "NaN", "c": "1e999"}
+    json.dumps(read, allow_nan=False)

@@ -3,46 +3,17 @@ from typing import Any
 
 import pytest
 
-from builder.errors import PlanRefused
-from builder.model.layout import (
-    RankTensor,
-    Slice,
-    check_parallelism,
-    checkpoint_bytes,
-    legal_tensor_parallel,
-    rank_tensors,
-    source_shapes,
-    stage_layers,
-)
+from builder.errors import PlanRefused, SourceError
+from builder.model.layout import RankTensor, Slice, checkpoint_bytes, rank_tensors, source_shapes
 from builder.model.safetensors import DTYPE_BITS
 from builder.model.spec import ModelSpec
+from builder.model.weights import parameter_count
+from tests.unit.model.published import published_config, published_spec
 
 
 def spec(**changes: Any) -> ModelSpec:
     """SmolLM2-135M, unless changed."""
-    values: dict[str, Any] = {
-        "architecture": "LlamaForCausalLM",
-        "num_hidden_layers": 30,
-        "hidden_size": 576,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "head_dim": 64,
-        "intermediate_size": 1536,
-        "vocab_size": 49152,
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-        "rope_theta": 100000.0,
-        "rope_scaling": None,
-        "tie_word_embeddings": True,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "dtype": "bfloat16",
-        "bos_token_id": 1,
-        "eos_token_ids": (2,),
-        "pad_token_id": 2,
-    }
-    return ModelSpec(**{**values, **changes})
+    return ModelSpec.from_config({**published_config("HuggingFaceTB--SmolLM2-135M"), **changes}, "config.json")
 
 
 LLAMA_3_1_70B = spec(
@@ -59,46 +30,6 @@ LLAMA_3_1_70B = spec(
 
 def tensors(model: ModelSpec, tp: int = 1, pp: int = 1, rank: int = 0) -> dict[str, RankTensor]:
     return {tensor.name: tensor for tensor in rank_tensors(model, tp, pp, rank)}
-
-
-@pytest.mark.parametrize(
-    ("heads", "key_value_heads", "intermediate_size", "legal"),
-    [
-        pytest.param(9, 3, 1536, (1, 3), id="SmolLM2-135M"),
-        pytest.param(15, 5, 2560, (1, 5), id="SmolLM2-360M"),
-        pytest.param(32, 8, 14336, (1, 2, 4, 8, 16, 32), id="Llama-3.1-8B"),
-        pytest.param(24, 8, 8192, (1, 2, 4, 8), id="Llama-3.2-3B"),
-        pytest.param(28, 4, 18944, (1, 2, 4), id="28-heads-and-4-key-value-heads"),
-        pytest.param(40, 10, 17920, (1, 2, 5, 10, 20, 40), id="40-heads-and-10-key-value-heads"),
-    ],
-)
-def test_legal_sizes_divide_heads_key_value_heads_and_intermediate_size(
-    heads: int, key_value_heads: int, intermediate_size: int, legal: tuple[int, ...]
-) -> None:
-    model = spec(num_attention_heads=heads, num_key_value_heads=key_value_heads, intermediate_size=intermediate_size)
-    assert legal_tensor_parallel(model) == legal
-
-
-@pytest.mark.parametrize("tp", [0, 2, 9])
-def test_an_illegal_tensor_parallel_size_is_refused_with_the_legal_ones(tp: int) -> None:
-    with pytest.raises(PlanRefused) as caught:
-        check_parallelism(spec(), tp, 1)
-    assert caught.value.code == "TP_HEADS"
-    assert "num_attention_heads 9" in str(caught.value.why)
-    assert "1, 3" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("pp", [0, 31])
-def test_more_stages_than_layers_are_refused(pp: int) -> None:
-    with pytest.raises(PlanRefused) as caught:
-        check_parallelism(spec(), 1, pp)
-    assert caught.value.code == "PP_LAYERS"
-
-
-def test_the_first_stages_take_the_remaining_layers() -> None:
-    assert [list(stage_layers(7, 3, stage)) for stage in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
-    assert [len(stage_layers(30, 4, stage)) for stage in range(4)] == [8, 8, 7, 7]
-    assert [list(stage_layers(2, 2, stage)) for stage in range(2)] == [[0], [1]]
 
 
 def test_a_layer_has_tensorrt_llms_names_and_crosses_gate_and_up() -> None:
@@ -211,7 +142,7 @@ def test_stages_number_their_layers_from_zero_and_share_out_embedding_and_head()
 def test_the_source_tensors_are_all_the_parameters_of_the_model(tied: bool, biased: bool) -> None:
     model = spec(tie_word_embeddings=tied, attention_bias=biased, mlp_bias=biased)
     shapes = source_shapes(model)
-    assert sum(math.prod(shape) for shape in shapes.values()) == model.parameter_count()
+    assert sum(math.prod(shape) for shape in shapes.values()) == parameter_count(model)
     assert ("lm_head.weight" in shapes) is not tied
 
 
@@ -232,3 +163,16 @@ def test_a_checkpoint_of_a_tied_model_has_the_embedding_twice() -> None:
     # three ranks: embedding and norms on each, everything else once
     norms = (30 * 2 + 1) * 576
     assert checkpoint_bytes(spec(), 3, 1) == 2 * (134_515_008 + 49152 * 576 + 2 * (49152 * 576 + norms))
+
+
+def test_a_split_that_is_not_even_is_refused() -> None:
+    with pytest.raises(PlanRefused):
+        rank_tensors(spec(), 2, 1, 0)
+
+
+@pytest.mark.parametrize("model", ["Qwen--Qwen3-0.6B", "mistralai--Mixtral-8x7B-v0.1"])
+def test_only_plain_llamas_have_this_table(model: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        rank_tensors(published_spec(model), 1, 1, 0)
+    assert caught.value.code == "UNSUPPORTED_ARCHITECTURE"
+    assert published_spec(model).architecture in caught.value.message

@@ -102,3 +102,9 @@ def test_a_name_that_leaves_its_folder_is_refused(path):
 @pytest.mark.parametrize("path", ["ok/model.safetensors", "a..b", "…/naïve.json", ".gitattributes"])
 def test_a_name_below_its_folder_is_accepted(path):
     assert check_path(path, where="here") == path
+
+
+def test_the_content_digest_depends_on_the_files_alone():
+    elsewhere = Snapshot("./copy", "other", SNAPSHOT.files[::-1])
+    assert elsewhere.content_digest == SNAPSHOT.content_digest
+    assert Snapshot("./copy", "other", SNAPSHOT.files[:1]).content_digest != SNAPSHOT.content_digest

@@ -1,3 +1,3 @@
-from tests.unit.plan.plans import make_plan
+from tests.unit.plan.plans import make_plan, make_units
 
-__all__ = ["make_plan"]
+__all__ = ["make_plan", "make_units"]

@@ -1,4 +1,4 @@
-from builder.lock import PinnedBase
+from builder.lock import PinnedImage, PlatformImage
 from builder.plan import difference, key
 from tests.unit.plan.plans import RECIPE, MakePlan
 
@@ -53,8 +53,8 @@ def test_a_base_image_and_its_runtime_touch_the_image_only(make_plan: MakePlan) 
     text = RECIPE + "package: {base: 'oci:base:py3.11'}\n"
 
     def image(digest: str, runtime: str = "r") -> str:
-        base = PinnedBase(f"sha256:{digest}", "3.11")
-        unit = make_plan(text=text, bases={"oci:base:py3.11": base}, runtime=runtime)[0]
+        base = PinnedImage(None, {"linux/amd64": PlatformImage(f"sha256:{digest}", 10)}, "3.11")
+        unit = make_plan(text=text, images={"oci:base:py3.11": base}, runtime=runtime)[0]
         assert unit.stages["engine"].derivation == make_plan()[0].stages["engine"].derivation
         return unit.stages["image"].derivation
 
@@ -76,6 +76,6 @@ def test_a_difference_names_what_changed_from_what_to_what() -> None:
     }
     assert difference(before, after) == [
         "a absent → ffffffffffff",
-        "max_batch_size 64 → 128",
+        "limits.max_batch_size 64 → 128",
         "toolchain.cuda 13.0 → 13.1",
     ]

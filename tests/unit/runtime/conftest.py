@@ -48,7 +48,7 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 def serving() -> dict[str, object]:
     """The content of a valid serving.json."""
     return {
-        "schema": 1,
+        "schema": 2,
         "unit": "tiny/bf16-tp1/cpu",
         "served_model_name": "tiny",
         "family": "bls",
@@ -56,6 +56,9 @@ def serving() -> dict[str, object]:
         "max_batch_size": 4,
         "max_input_len": 64,
         "max_seq_len": 96,
+        "max_beam_width": 1,
+        "streaming": True,
+        "guided_decoding": "none",
         "vocab_size": 401,
         "bos_token_id": 1,
         "eos_token_ids": [2],
@@ -70,6 +73,6 @@ def bundle(tmp_path: Path, tokenizer_folder: Path, serving: dict[str, object]) -
     (root / "tokenizer").symlink_to(tokenizer_folder)
     (root / "models").mkdir(parents=True, exist_ok=True)
     (root / "serving.json").write_text(json.dumps(serving))
-    limits = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": 96}
+    limits = {"max_batch_size": 4, "max_input_len": 64, "max_seq_len": 96, "max_beam_width": 1}
     (root / "engine" / "config.json").write_text(json.dumps({"build_config": limits}))
     return Bundle.open(root)

@@ -21,10 +21,11 @@ def test_writer_and_reader_speak_the_same_contract() -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"schema": 2}, "SERVING_SCHEMA"),
+        ({"schema": 1}, "SERVING_SCHEMA"),
         ({"schema": None}, "SERVING_SCHEMA"),
         ({"max_batch_size": 5}, "TRITON_BATCH_GT_ENGINE"),
         ({"max_seq_len": 97}, "SEQ_LEN_GT_ENGINE"),
+        ({"max_beam_width": 2}, "BEAM_WIDTH_GT_ENGINE"),
     ],
 )
 def test_another_contract_or_too_high_limits_are_refused(bundle: Bundle, change: dict[str, object], code: str) -> None:
@@ -54,7 +55,7 @@ def test_a_folder_that_lacks_a_part_is_no_bundle(bundle: Bundle, missing: str) -
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("serving.json", '{"schema": 1}', "'unit'"),
+        ("serving.json", '{"schema": 2}', "'unit'"),
         ("serving.json", '{"schema": ', "Expecting value"),
         ("serving.json", "[1]", "not a JSON object"),
         ("engine/config.json", "{}", "'build_config'"),

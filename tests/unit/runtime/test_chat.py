@@ -11,7 +11,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from builder.errors import UsageError
-from builder.runtime.chat import ChatTemplate
+from builder.runtime.chat import ChatTemplate, check_template
 from builder.runtime.tokenizer import Tokenizer
 
 LLAMA_3 = (
@@ -167,3 +167,22 @@ def test_a_template_cannot_leave_its_sandbox(source: str, tokenizer_folder: Path
     with pytest.raises(UsageError) as caught:
         ours.encode(CONVERSATIONS[0])
     assert caught.value.code == "CHAT_TEMPLATE"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("{% for m in messages %}\n{{ m.content }}", "line 2"),
+        ("{{ messages | no_such_filter }}", "no_such_filter"),
+        ("{% unknown %}", "line 1"),
+    ],
+)
+def test_what_is_no_template_is_found_without_rendering(source: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_template(source)
+
+
+def test_extensions_of_chat_templates_are_known() -> None:
+    check_template("{% generation %}{% for m in messages %}{% break %}{% endfor %}{% endgeneration %}")

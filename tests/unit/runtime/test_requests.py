@@ -1,7 +1,9 @@
+import json
 from typing import Any
 
 import pytest
 
+from builder.runtime.engine import Guide
 from builder.runtime.requests import RequestError, check_length, parse_chat, parse_completion
 
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -85,7 +87,6 @@ def test_null_counts_as_absent() -> None:
         ("top_logprobs", 3),
         ("logit_bias", {"5": 1}),
         ("tools", [{"type": "function"}]),
-        ("response_format", {"type": "json_object"}),
     ],
 )
 def test_a_wrong_field_is_named(field: str, value: Any) -> None:
@@ -151,3 +152,44 @@ def test_what_does_not_fit_the_engine_is_refused_with_its_numbers(prompt: int, m
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(RequestError, match="empty"):
         check_length([], 5, 64, 96)
+
+
+SCHEMA = {"type": "object", "properties": {"answer": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("response_format", "guide"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, Guide("json")),
+        (
+            {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}},
+            Guide("json_schema", json.dumps(SCHEMA)),
+        ),
+        ({"type": "regex", "regex": "[0-9]+"}, Guide("regex", "[0-9]+")),
+        ({"type": "ebnf", "ebnf": 'root ::= "yes"'}, Guide("ebnf_grammar", 'root ::= "yes"')),
+    ],
+)
+@pytest.mark.parametrize(("parse", "body"), [(parse_chat, CHAT), (parse_completion, TEXT)])
+def test_a_response_format_becomes_tensorrt_llm_s_guide(
+    response_format: Any, guide: Guide | None, parse: Any, body: Any
+) -> None:
+    assert parse(body | {"response_format": response_format}).sampling.guide == guide
+
+
+@pytest.mark.parametrize(
+    ("response_format", "field"),
+    [
+        ("json_object", "response_format"),
+        ({}, "response_format.type"),
+        ({"type": "yaml"}, "response_format.type"),
+        ({"type": ["json_object"]}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": "{}"}}, "response_format.json_schema.schema"),
+        ({"type": "regex"}, "response_format.regex"),
+        ({"type": "regex", "regex": ""}, "response_format.regex"),
+        ({"type": "ebnf", "ebnf": 3}, "response_format.ebnf"),
+    ],
+)
+def test_a_response_format_that_says_nothing_usable_is_refused(response_format: Any, field: str) -> None:
+    assert refusal(parse_chat, CHAT | {"response_format": response_format})["param"] == field

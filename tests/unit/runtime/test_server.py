@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from builder.runtime.bundle import Bundle
-from builder.runtime.engine import EngineError, Sampling
+from builder.runtime.engine import EngineError, Guide, Sampling
 from builder.runtime.health import Phase
 from builder.runtime.server import MAX_BODY_BYTES, Service, create_app
 
@@ -310,3 +311,22 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenised(
 def test_one_model_can_be_asked_for(client: TestClient) -> None:
     assert client.get("/v1/models/tiny").json()["id"] == "tiny"
     assert client.get("/v1/models/other").status_code == 404
+
+
+GUIDED = QUESTION | {"response_format": {"type": "json_object"}}
+
+
+def test_a_guide_is_refused_where_the_model_is_served_without(client: TestClient, engine: FakeEngine) -> None:
+    refused = client.post("/v1/chat/completions", json=GUIDED)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "response_format"
+    assert refused.json()["error"]["code"] == "unsupported_parameter"
+    assert not engine.requests
+
+
+def test_a_guide_reaches_the_engine_where_the_model_is_served_with_it(service: Service, engine: FakeEngine) -> None:
+    service.bundle = dataclasses.replace(service.bundle, guided_decoding="xgrammar")
+    client = TestClient(create_app(service))
+    assert client.post("/v1/chat/completions", json=GUIDED).status_code == 200
+    [(_, _, sampling)] = engine.requests
+    assert sampling.guide == Guide("json")

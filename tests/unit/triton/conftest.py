@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.triton.configs import ServingSettings
+from builder.plan.serving import ServingSettings
 from tests.tiny_model import tiny_tokenizer
 
 
@@ -24,9 +24,19 @@ def settings() -> ServingSettings:
         bos_token_id=1,
         eos_token_ids=(2, 7),
         pad_token_id=None,
+        streaming=True,
         kv_cache_free_gpu_mem_fraction=0.85,
+        max_tokens_in_paged_kv_cache=None,
+        kv_cache_host_memory_bytes=0,
         enable_kv_cache_reuse=True,
+        enable_chunked_context=False,
+        batch_scheduler_policy="guaranteed_no_evict",
         max_queue_size=100,
+        max_queue_delay_microseconds=0,
+        guided_decoding="none",
+        decoding_mode=None,
+        lookahead=None,
+        lora_cache=None,
     )
 
 
@@ -37,4 +47,5 @@ def tokenizer(tmp_path: Path) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (folder / name).write_text(f"{name}\n")
     (folder / "tokenizer.json").write_text(json.dumps(tiny_tokenizer()))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "the model's"}))
     return folder

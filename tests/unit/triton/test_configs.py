@@ -9,7 +9,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
-from builder.triton.configs import MODELS, ServingSettings, model_configs, to_text
+from builder.plan.serving import ServingSettings
+from builder.triton.configs import MODELS, model_configs, to_text
 from builder.triton.tensors import ensemble_steps
 
 
@@ -101,21 +102,24 @@ def test_batching_and_instances_follow_the_published_repository(configs: dict[st
     assert not configs["ensemble"].instance_group
 
 
-def test_streaming_is_on_in_engine_and_bls_alike(configs: dict[str, Any]) -> None:
-    decoupled = {name for name, config in configs.items() if config.model_transaction_policy.decoupled}
-    assert decoupled == {"tensorrt_llm", "tensorrt_llm_bls"}
+@pytest.mark.parametrize(("streaming", "expected"), [(True, {"tensorrt_llm", "tensorrt_llm_bls"}), (False, set())])
+def test_streaming_makes_engine_and_bls_decoupled_alike(
+    streaming: bool, expected: set[str], settings: ServingSettings
+) -> None:
+    configs = model_configs(dataclasses.replace(settings, streaming=streaming))
+    assert {name for name, config in configs.items() if config.model_transaction_policy.decoupled} == expected
 
 
-def test_the_c_backend_is_told_all_that_it_would_guess_or_throw_at(configs: dict[str, Any]) -> None:
-    assert configs["tensorrt_llm"].backend == "tensorrtllm"
-    told = parameters(configs["tensorrt_llm"])
-    assert told["gpt_model_type"] == "inflight_fused_batching"
-    assert told["gpt_model_path"] == "/opt/engine-builder/engine"
-    assert told["kv_cache_free_gpu_mem_fraction"] == "0.85"
-    assert told["enable_kv_cache_reuse"] == "true"
-    assert told["exclude_input_in_output"] == "true"
-    assert {"tokenizer_dir", "guided_decoding_backend", "xgrammar_tokenizer_info_path"} <= told.keys()
-    assert "worker_path" not in told
+def test_a_request_may_wait_for_others_where_the_recipe_says_so(settings: ServingSettings) -> None:
+    configs = model_configs(dataclasses.replace(settings, max_queue_delay_microseconds=500))
+    for name in ("preprocessing", "tensorrt_llm"):
+        assert configs[name].dynamic_batching.max_queue_delay_microseconds == 500
+
+
+def test_bls_knows_the_beam_width_that_the_engine_demands(settings: ServingSettings) -> None:
+    bls = model_configs(dataclasses.replace(settings, max_beam_width=4))["tensorrt_llm_bls"]
+    assert parameters(bls)["max_beam_width"] == "4"
+    assert parameters(bls)["accumulate_tokens"] == "false"
 
 
 def test_the_reference_engine_has_the_same_tensors_behind_the_python_backend(settings: ServingSettings) -> None:

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from builder.triton.configs import ServingSettings
+from builder.plan.serving import ServingSettings
 from builder.triton.lint import lint_repository
 from builder.triton.repository import write_repository
 

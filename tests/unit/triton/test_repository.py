@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from builder.errors import SourceError
-from builder.triton.configs import ServingSettings
+from builder.errors import PlanRefused, SourceError
+from builder.plan.serving import ServingSettings
 from builder.triton.lint import lint_repository
 from builder.triton.repository import write_repository
 
@@ -64,7 +66,7 @@ def test_serving_json_tells_the_runtime_all_it_needs(
 ) -> None:
     write_repository(settings, tokenizer, FILES, tmp_path / "out")
     assert json.loads((tmp_path / "out/serving.json").read_text()) == {
-        "schema": 1,
+        "schema": 2,
         "unit": "tiny/bf16-tp1/l40s-48gb",
         "served_model_name": "tiny",
         "family": "bls",
@@ -72,6 +74,9 @@ def test_serving_json_tells_the_runtime_all_it_needs(
         "max_batch_size": 16,
         "max_input_len": 1024,
         "max_seq_len": 2048,
+        "max_beam_width": 1,
+        "streaming": True,
+        "guided_decoding": "none",
         "vocab_size": 32000,
         "bos_token_id": 1,
         "eos_token_ids": [2, 7],
@@ -93,3 +98,37 @@ def test_a_file_name_that_leads_out_is_refused(
         write_repository(settings, tokenizer, [*FILES, name], tmp_path / "out")
     assert caught.value.code == "PATH_ESCAPE"
     assert not (tmp_path / "secret").exists()
+
+
+def test_the_recipe_s_chat_template_is_what_is_served(
+    settings: ServingSettings, tokenizer: Path, tmp_path: Path
+) -> None:
+    write_repository(settings, tokenizer, FILES, tmp_path / "out", b"the recipe's")
+    assert tree(tmp_path / "out")["tokenizer/chat_template.jinja"] == b"the recipe's"
+
+
+def test_guided_decoding_finds_its_vocabulary_where_the_engine_is_told(
+    settings: ServingSettings, tokenizer: Path, tmp_path: Path
+) -> None:
+    write_repository(dataclasses.replace(settings, guided_decoding="xgrammar"), tokenizer, FILES, tmp_path / "out")
+    config = text_format.Parse((tmp_path / "out/models/tensorrt_llm/config.pbtxt").read_text(), ModelConfig())
+    named = Path(config.parameters["xgrammar_tokenizer_info_path"].string_value)
+    made = json.loads((tmp_path / "out" / named.relative_to("/opt/engine-builder")).read_text())
+    assert made["encoded_vocab"][257] == "</s>"
+    assert made["stop_token_ids"] == [2, 7]
+
+
+def test_without_guided_decoding_there_is_no_file_for_it(
+    settings: ServingSettings, tokenizer: Path, tmp_path: Path
+) -> None:
+    write_repository(settings, tokenizer, FILES, tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("xgrammar*"))
+
+
+def test_a_family_without_these_models_is_refused_before_anything_is_written(
+    settings: ServingSettings, tokenizer: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanRefused) as caught:
+        write_repository(dataclasses.replace(settings, family="llmapi"), tokenizer, FILES, tmp_path / "out")
+    assert caught.value.code == "FAMILY_UNSUPPORTED"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,71 @@
+"""Limits and abilities of registries, so that a layer that can't be pushed is found before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from types import MappingProxyType
+
+from builder.catalog.loading import read_facts, record
+
+_GB = 10**9
+
+
+@dataclass(frozen=True)
+class RegistryLimits:
+    """What one registry takes, in bytes and seconds. None: no source states it."""
+
+    name: str
+    hosts: tuple[str, ...] = ()
+    max_layer_bytes: int | None = None
+    min_part_bytes: int | None = None
+    max_part_bytes: int | None = None
+    max_parts: int | None = None
+    upload_seconds: int | None = None
+    token_seconds: int | None = None
+    chunked: bool | None = None
+    referrers: bool | None = None
+    note: str | None = None
+
+    @property
+    def largest_layer_bytes(self) -> int | None:
+        """The largest layer by any of the limits."""
+        parts = None if self.max_part_bytes is None or self.max_parts is None else self.max_part_bytes * self.max_parts
+        return min((limit for limit in (self.max_layer_bytes, parts) if limit is not None), default=None)
+
+    def layer_obstacle(self, layer_bytes: int) -> str | None:
+        """Why a layer of this size can't be pushed; None where no limit is known that forbids it."""
+        limit = self.largest_layer_bytes
+        if limit is None or layer_bytes <= limit:
+            return None
+        return (
+            f"{self.label} takes layers of up to {limit / _GB:.4g} GB ({limit:,} bytes), this one has {layer_bytes:,}"
+        )
+
+    def min_bytes_per_second(self, layer_bytes: int) -> float | None:
+        """The rate that uploads a layer within the registry's time limit; None where it has none."""
+        return None if self.upload_seconds is None else layer_bytes / self.upload_seconds
+
+    @property
+    def label(self) -> str:
+        """The host where there is just one, the name otherwise."""
+        return self.hosts[0] if len(self.hosts) == 1 and "*" not in self.hosts[0] else self.name
+
+
+@cache
+def registries() -> Mapping[str, RegistryLimits]:
+    return MappingProxyType(
+        {name: RegistryLimits(name=name, **record(entry)) for name, entry in read_facts("registries.yaml").items()}
+    )
+
+
+def registry_limits(host: str) -> RegistryLimits | None:
+    """The limits of the registry at a host ("ghcr.io", "localhost:5000"); None for one that isn't known."""
+    name, _, port = host.lower().rpartition(":")
+    name = name if name and port.isdigit() else host.lower()
+    for limits in registries().values():
+        if any(fnmatchcase(name, pattern) for pattern in limits.hosts):
+            return limits
+    return None

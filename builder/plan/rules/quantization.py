@@ -1,0 +1,122 @@
+"""Rules on making a quantised checkpoint: groups, calibration, and what only published checkpoints have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from builder import catalog
+from builder.plan.findings import Problem, rule
+from builder.plan.rules.alternatives import listed, offer
+from builder.plan.unit import Unit
+
+_WEIGHTS = ("precision", "weights")
+
+GROUPED_SIZES = (64, 128)
+"""Inputs that share a scale in the kernels of INT4 weights. Source: TensorRT-LLM issue 988."""
+
+GROUPED_SIZES_W4A8 = (128,)
+"""Of INT4 weights with FP8 activations. Source: TensorRT-LLM tensorrt_llm/quantization/layers.py, 1.x: 64 raises."""
+
+
+def supported_group_sizes(unit: Unit) -> tuple[int, ...]:
+    """The group sizes that have kernels; empty for a precision without groups."""
+    precision = unit.precision
+    if precision.scheme == "grouped":
+        return GROUPED_SIZES_W4A8 if precision.name == "w4a8-awq" else GROUPED_SIZES
+    return (precision.group_size,) if precision.group_size else ()
+
+
+@rule("GROUP_SIZE_UNSUPPORTED", "refuse")
+def group_size_has_kernels(unit: Unit) -> Iterator[Problem]:
+    """Kernels of grouped weights exist for a few group sizes only."""
+    if unit.precision.group_size is None:
+        return
+    supported, size = supported_group_sizes(unit), unit.group_size
+    if size in supported or (size is None and not unit.precision.name.endswith("-gptq")):
+        return
+    found = f"{size} weights share a scale" if size else "one scale per channel"
+    yield Problem(
+        f"{unit.precision.name} with group size {size or -1} ({found}) has no kernels: they take {listed(supported)}",
+        ("precision", "group_size") if not unit.as_published else _WEIGHTS,
+        f"publish the checkpoint with group size {listed(supported)}, or quantise the unquantised model here"
+        if unit.as_published
+        else f"use {listed(supported)}",
+        {"group_size": size, "supported": list(supported)},
+    )
+
+
+@rule("GPTQ_DESC_ACT", "refuse")
+def gptq_keeps_the_order_of_inputs(unit: Unit) -> Iterator[Problem]:
+    """GPTQ with `desc_act` reorders the inputs; TensorRT-LLM's converters refuse it."""
+    found = unit.spec.quantization
+    if found is not None and found.desc_act:
+        yield Problem(
+            f"the checkpoint is {found.method} with desc_act: true: its inputs are reordered, which no converter reads",
+            _WEIGHTS,
+            "use a checkpoint that was made with desc_act: false, or the unquantised model",
+            {"desc_act": True, "method": found.method},
+        )
+
+
+@rule("PRECISION_PUBLISHED_ONLY", "refuse")
+def toolchain_can_make_the_precision(unit: Unit) -> Iterator[Problem]:
+    """Some formats are made by their authors' own tools: they can be used as published, not made here."""
+    if not unit.precision.published_only or unit.as_published or unit.spec.quantization is not None:
+        return
+    made = [name for name, known in catalog.precisions().items() if not known.published_only]
+    yield Problem(
+        f"{unit.precision.name} can't be made here, and the source is {unit.spec.dtype}",
+        _WEIGHTS,
+        f"name a source that is published so, with precision.weights: {catalog.AS_PUBLISHED}; "
+        f"here can be made: {listed(made, 'and')}; {offer(unit)}",
+    )
+
+
+def needs_calibration(unit: Unit) -> bool:
+    """Whether making the checkpoint measures activations or keys and values.
+
+    A quantised KV cache is part of a checkpoint in the engine flow only; the PyTorch flow takes it without scales.
+    """
+    if unit.spec.quantization is not None or unit.gpu.is_cpu:
+        return False
+    return unit.precision.calibrated or (unit.flow == "engine" and unit.kv_precision.quant_algo is not None)
+
+
+@rule("CALIBRATION_REQUIRED", "refuse")
+def calibration_data_is_named(unit: Unit) -> Iterator[Problem]:
+    """Quantisation that measures needs text. The tool's default is downloaded when it runs: nothing would pin it."""
+    if unit.settings.calibration is None and needs_calibration(unit):
+        what = unit.precision.name if unit.precision.calibrated else f"the {unit.kv_precision.name} KV cache"
+        yield Problem(
+            f"{what} is measured on text, and the recipe names none; the tool's own, cnn_dailymail, would be "
+            "downloaded while it runs, and no lock would hold it",
+            _WEIGHTS if unit.precision.calibrated else ("precision", "kv_cache"),
+            "name calibration.dataset, for example file:calibration/chat.jsonl: a few hundred texts like those that "
+            "will be served",
+        )
+
+
+@rule("CALIBRATION_UNUSED", "warn")
+def calibration_data_is_used(unit: Unit) -> Iterator[Problem]:
+    """Calibration data that no target of the recipe measures anything with."""
+    if unit.settings.calibration is None or needs_calibration(unit):
+        return
+    own = "calibration" in unit.recipe.document.data["targets"][unit.target]
+    if own or (unit.target == 0 and not any(_may_measure(unit, index) for index in _targets(unit))):
+        yield Problem(
+            f"nothing of {unit.precision.name} weights with a {unit.kv_precision.name} KV cache is measured: "
+            "the calibration data is not read",
+            ("calibration",),
+            "remove calibration, or choose a precision that is measured: "
+            + listed(name for name, known in catalog.precisions().items() if known.calibrated),
+        )
+
+
+def _targets(unit: Unit) -> range:
+    return range(len(unit.recipe.content.targets))
+
+
+def _may_measure(unit: Unit, target: int) -> bool:
+    asked = unit.recipe.settings(target).precision
+    weights, cache = catalog.precisions().get(asked.weights), catalog.kv_precisions().get(asked.kv_cache)
+    return (weights is not None and weights.calibrated) or (cache is not None and cache.quant_algo is not None)

@@ -1,0 +1,139 @@
+"""The stages of a unit, and what each is for: the inputs from which its key is computed.
+
+checkpoint ──▶ engine ──┐
+                        ├──▶ image          flow: engine
+repository ─────────────┘
+
+checkpoint ─────────────┬──▶ image          flow: pytorch, without a compile step
+repository ─────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from builder.plan.build_config import build_config
+from builder.plan.keys import StagePlan, plan_stage
+from builder.plan.serving import serving_settings
+from builder.plan.unit import Unit
+
+RuntimeDigest = Callable[[str], str]
+"""The digest of what the runtime layer for a Python version ("3.11") would hold."""
+
+
+def plan_stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePlan]:
+    """The stages of a unit from below, each with its inputs and its derivation key."""
+    stages = {
+        "checkpoint": plan_stage(
+            "checkpoint",
+            checkpoint_parameters(unit),
+            {**unit.files.get("weights", {}), **_model_config(unit), **_calibration_files(unit)},
+            {},
+        )
+    }
+    if unit.flow == "engine":
+        stages["engine"] = plan_stage("engine", engine_parameters(unit), {}, {"checkpoint": stages["checkpoint"]})
+    stages["repository"] = plan_stage("repository", repository_parameters(unit), _served_files(unit), {})
+    packed = "engine" if unit.flow == "engine" else "checkpoint"
+    stages["image"] = plan_stage(
+        "image",
+        _image_parameters(unit, runtime_digest),
+        {},
+        {packed: stages[packed], "repository": stages["repository"]},
+    )
+    return stages
+
+
+def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
+    """What shapes the checkpoint. Our own converter makes plain floating point: no release of TensorRT-LLM counts."""
+    split, wanted = unit.parallelism, unit.settings.precision
+    parameters: dict[str, Any] = {
+        "precision": unit.precision.name,
+        "dtype": unit.dtype,
+        "tensor": split.tensor,
+        "pipeline": split.pipeline,
+    }
+    if not (unit.spec.plain and unit.precision.scheme == "float"):
+        parameters["toolchain"] = toolchain_parameters(unit)
+    if unit.precision.scheme != "float":
+        parameters |= {
+            "group_size": unit.group_size,
+            "smoothquant_alpha": wanted.smoothquant_alpha,
+            "quantize_lm_head": wanted.quantize_lm_head,
+        }
+    if unit.kv_precision.quant_algo:
+        parameters["kv_cache"] = unit.kv_precision.name
+    if unit.spec.experts:
+        parameters |= {"expert": unit.moe_expert, "expert_tensor": unit.moe_tensor}
+    if (unit.precision.calibrated or unit.kv_precision.quant_algo) and unit.settings.calibration:
+        parameters["calibration"] = unit.settings.calibration.model_dump()
+    return parameters
+
+
+def engine_parameters(unit: Unit) -> dict[str, Any]:
+    """What shapes the engine besides the checkpoint."""
+    return {"sku": unit.gpu.name, "toolchain": toolchain_parameters(unit), **build_config(unit)}
+
+
+def repository_parameters(unit: Unit) -> dict[str, Any]:
+    """What shapes the model repository besides files: the whole record that it is written from."""
+    return {
+        name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        for name, value in vars(serving_settings(unit)).items()
+    }
+
+
+def toolchain_parameters(unit: Unit) -> dict[str, Any]:
+    """The release by name and versions, and by the digest of its build image where the lock has it."""
+    toolchain = unit.toolchain
+    image = unit.lock.image(toolchain.build_image, unit.gpu.platform) if toolchain.build_image else None
+    return {
+        "name": toolchain.name,
+        "tensorrt": toolchain.tensorrt,
+        "cuda": toolchain.cuda,
+        "image": image.digest if image else None,
+    }
+
+
+def _image_parameters(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, Any]:
+    content = unit.recipe.content
+    parameters: dict[str, Any] = {
+        "unit": unit.id,
+        "platform": unit.gpu.platform,
+        "title": content.name,
+        "version": content.version,
+        "license": content.model.license,
+    }
+    if unit.package.base == "none":
+        return parameters
+    base = unit.lock.image(unit.package.base, unit.gpu.platform)
+    if base is None:
+        return parameters | {"base": f"{unit.package.base}, unresolved"}
+    python = unit.lock.images[unit.package.base].python
+    return parameters | {"base": base.digest, "runtime": runtime_digest(python) if python else None}
+
+
+def _model_config(unit: Unit) -> dict[str, str]:
+    """What says how to read the weights."""
+    return {path: digest for path, digest in unit.files.get("config", {}).items() if path != "generation_config.json"}
+
+
+def _served_files(unit: Unit) -> dict[str, str]:
+    """Tokenizer, configuration, and the chat template that the recipe brings."""
+    files = {**unit.files.get("tokenizer", {}), **unit.files.get("config", {})}
+    if own := unit.serving.chat_template:
+        pinned = unit.lock.chat_templates.get(own)
+        files[own] = pinned.sha256 if pinned else "unresolved"
+    return files
+
+
+def _calibration_files(unit: Unit) -> dict[str, str]:
+    """Calibration reads the data set, and tokenises it."""
+    settings = unit.settings.calibration
+    if settings is None or not (unit.precision.calibrated or unit.kv_precision.quant_algo):
+        return {}
+    pinned = unit.lock.calibration.get(settings.dataset)
+    data = {file.path: file.sha256 for file in pinned.files} if pinned else {settings.dataset: "unresolved"}
+    return {**unit.files.get("tokenizer", {}), **{f"calibration/{path}": digest for path, digest in data.items()}}

@@ -1,0 +1,1 @@
+"""TensorRT-LLM: the commands that a unit comes to in a release's own containers."""

@@ -1,0 +1,3 @@
+from tests.unit.plan.plans import make_units
+
+__all__ = ["make_units"]
