@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 MAX_MESSAGE, MAX_DETAIL = 1000, 8000
@@ -54,6 +55,10 @@ class BuilderError(Exception):
         if code is not None:
             self.code = code
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors of worker processes arrive whole."""
+        return _rebuilt, (type(self), self.message, self.where, self.why, self.hint, self.code)
+
     def render(self) -> str:
         lines = [f"error[{self.code}]: {_shown(self.message, MAX_MESSAGE)}"]
         for label, text in (("where", self.where), ("why", self.why), ("try", self.hint)):
@@ -67,6 +72,12 @@ def _shown(text: str, most: int) -> str:
     if len(text) > most:
         text = f"{text[:most]}… ({len(text) - most} more characters)"
     return _NEXT_LINE.sub("\n    ", _CONTROL.sub(lambda sign: ascii(sign[0])[1:-1], text))
+
+
+def _rebuilt(
+    kind: type[BuilderError], message: str, where: str | None, why: str | None, hint: str | None, code: str
+) -> BuilderError:
+    return kind(message, where=where, why=why, hint=hint, code=code)
 
 
 class UsageError(BuilderError):

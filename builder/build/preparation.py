@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from builder.errors import BuilderError, RecipeError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, make_lock, required_lock, source_of
 from builder.model.snapshot import FileKind
-from builder.plan import PlannedUnit, plan_units, resolve_units
+from builder.plan import PlannedUnit, StagePlan, plan_stages, plan_units, resolve_units
 from builder.plan.since import checked_out
 from builder.recipe import Recipe, find_recipes, load_recipe
 from builder.store import LocalStore
@@ -21,33 +21,48 @@ from builder.store.digests import Advance
 
 def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> list[PlannedUnit]:
     """The planned units of a recipe, or of a folder of recipes; what isn't locked yet is locked now."""
+    planned = prepare_files(find_recipes(path), store, frozen, reporter)
+    no_duplicates((item.unit.id, str(item.unit.recipe.file)) for item in planned)
+    return planned
+
+
+def prepare_files(files: Iterable[Path], store: LocalStore, frozen: bool, reporter: Reporter) -> list[PlannedUnit]:
+    """The planned units of some recipes."""
     planned: list[PlannedUnit] = []
-    for file in find_recipes(path):
+    for file in files:
         recipe = load_recipe(file)
         lock = _lock(recipe, store, frozen, reporter)
         planned += plan_units(resolve_units(recipe, lock), runtime_digest)
-    files: dict[str, Path] = {}
-    for item in planned:
-        if (other := files.setdefault(item.unit.id, item.unit.recipe.file)) != item.unit.recipe.file:
+    return planned
+
+
+def no_duplicates(units: Iterable[tuple[str, str]]) -> None:
+    """RecipeError where two recipes make one unit; `units` are pairs of id and recipe."""
+    files: dict[str, str] = {}
+    for name, file in units:
+        if (other := files.setdefault(name, file)) != file:
             raise RecipeError(
-                f"two recipes make the same unit {item.unit.id!r}",
-                where=item.unit.recipe.place("name"),
+                f"two recipes make the same unit {name!r}",
+                where=file,
                 why=f"the other one is {other}",
                 hint="give one of them another name",
                 code="DUPLICATE_UNIT",
             )
-    return planned
 
 
-def prepare_at(revision: str, path: Path) -> list[PlannedUnit]:
-    """The planned units of a path as it was at a git revision. What couldn't be planned then counts as not there."""
-    planned: list[PlannedUnit] = []
-    with checked_out(path, revision) as past:
-        for file in find_recipes(past) if past.exists() and (past.is_file() or any(past.iterdir())) else []:
+def stages_at(revision: str, path: Path) -> dict[str, Mapping[str, StagePlan]]:
+    """The units of a path as it was at a git revision, by id, with their stages.
+
+    What couldn't be planned then counts as not there.
+    """
+    units: dict[str, Mapping[str, StagePlan]] = {}
+    with checked_out(path, revision) as past, suppress(RecipeError):
+        for file in find_recipes(past):
             with suppress(BuilderError):
                 recipe = load_recipe(file)
-                planned += plan_units(resolve_units(recipe, required_lock(recipe)), runtime_digest)
-    return planned
+                for unit in resolve_units(recipe, required_lock(recipe)):
+                    units[unit.id] = plan_stages(unit, runtime_digest)
+    return units
 
 
 def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -> Lock:

@@ -54,9 +54,9 @@ def checkpoint(unit: Unit, context: Context) -> None:
     source = context.fetch(("weights", "config"))
     _check_lock(unit, source)
     tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
-    spec = dataclasses.replace(unit.spec, dtype=unit.precision.dtype)
+    spec = dataclasses.replace(unit.spec, dtype=unit.dtype)
     advance = context.progress(checkpoint_bytes(spec, tp, pp))
-    convert(source, unit.spec, context.workspace, tp=tp, pp=pp, dtype=unit.precision.dtype, advance=advance)
+    convert(source, unit.spec, context.workspace, tp=tp, pp=pp, dtype=unit.dtype, advance=advance)
 
 
 def engine(unit: Unit, context: Context) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def _values(unit: Unit) -> Iterator[tuple[str, Any, str]]:
             yield ".".join(path), value, _origin(unit, *path)
 
 
-_RESOLVED = {
+_RESOLVED: Mapping[tuple[str, ...], tuple[Callable[[Unit], Any], str]] = {
     ("limits", "max_input_len"): (lambda unit: unit.max_input_len, "max_seq_len - 1"),
     ("limits", "max_seq_len"): (lambda unit: unit.max_seq_len, "max_position_embeddings of the model"),
     ("precision", "kv_cache"): (lambda unit: unit.kv_precision.name, "auto: as the activations, or as published"),

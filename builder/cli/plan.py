@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from builder.build.machine import obstacle
-from builder.build.preparation import prepare, prepare_at
+from builder.build.overview import UnitOverview, overview
+from builder.build.preparation import stages_at
 from builder.cli.options import frozen_option, human_bytes, print_json, recipe_option, store_option, unit_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
-from builder.plan import Finding, PlannedUnit, StageState, changes, match_units, sizes, stage_states
+from builder.plan import Change, Changed, Finding, group_changes, matching_ids
 from builder.plan.since import Comparison, compare
 from builder.store import LocalStore, default_store_root
 
@@ -24,8 +24,6 @@ SCHEMA = 1
 
 MAX_MATRIX = 256
 """Jobs that GitHub runs from one matrix. https://docs.github.com/actions/reference/limits, 2026-11-30."""
-
-States = Mapping[str, StageState]
 
 
 @click.command()
@@ -53,44 +51,56 @@ def command(
     With --format github: a job matrix of what there is to build, for `matrix:` of a workflow.
     """
     local = LocalStore(store or default_store_root())
-    planned = match_units(prepare(recipe, local, frozen, Progress()), units)
+    plan = overview(recipe, local, frozen, Progress(), plans=since is not None)
+    selected = matching_ids([unit.id for unit in plan], units)
+    plan = [unit for unit in plan if unit.id in selected]
     comparison = None
     if since is not None:
-        comparison = compare(prepare_at(since, recipe), planned)
-        planned = [item for item in planned if item.unit.id in comparison.affected]
-    plan = [(item, stage_states(item, local)) for item in planned]
+        comparison = compare(stages_at(since, recipe), {unit.id: unit.plans for unit in plan})
+        plan = [unit for unit in plan if unit.id in comparison.affected]
     if form == "json":
         print_json(_document(plan, comparison, bandwidth))
     elif form == "github":
         click.echo(json.dumps(_matrix(plan), separators=(",", ":")))
     else:
         _show(plan, comparison, bandwidth)
-    return PlanRefused.exit_code if any(item.refused for item in planned) else 0
+    return PlanRefused.exit_code if any(unit.refused for unit in plan) else 0
 
 
-def _show(plan: list[tuple[PlannedUnit, States]], comparison: Comparison | None, bandwidth: float) -> None:
+def _changes(plan: Sequence[UnitOverview]) -> list[Change]:
+    return group_changes(
+        Changed(
+            unit.id,
+            {name: stage.changes for name, stage in unit.stages.items()},
+            frozenset(name for name, stage in unit.stages.items() if stage.artifact),
+        )
+        for unit in plan
+    )
+
+
+def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth: float) -> None:
     shared: dict[tuple[str, ...], list[Finding]] = defaultdict(list)
-    for item, _ in plan:
-        for finding in item.findings:
+    for unit in plan:
+        for finding in unit.findings:
             shared[_words(finding)].append(finding)
-    for item, states in plan:
-        here = obstacle(item)
-        click.echo(f"{item.unit.id}" + (f"  ({here})" if here else ""))
-        for name, state in states.items():
-            click.echo(f"  {name:<11}" + ("up to date" if state.artifact else f"to do: {state.reason}"))
-        if estimated := sizes(item.unit):
+    for unit in plan:
+        click.echo(f"{unit.id}" + (f"  ({unit.obstacle})" if unit.obstacle else ""))
+        for name, stage in unit.stages.items():
+            click.echo(f"  {name:<11}" + ("up to date" if stage.artifact else f"to do: {stage.reason}"))
+        if unit.sizes:
             click.echo(
-                f"  {'sizes':<11}download {human_bytes(estimated.download_bytes)}, "
-                f"checkpoint {human_bytes(estimated.checkpoint_bytes)}, image {human_bytes(estimated.image_bytes)} "
-                f"(a pull takes {estimated.pull_seconds(bandwidth):,.0f} s at {bandwidth:g} MB/s)"
+                f"  {'sizes':<11}download {human_bytes(unit.sizes.download_bytes)}, "
+                f"checkpoint {human_bytes(unit.sizes.checkpoint_bytes)}, image {human_bytes(unit.sizes.image_bytes)} "
+                f"(a pull takes {unit.sizes.pull_seconds(bandwidth):,} s at {bandwidth:g} MB/s)"
             )
-        for finding in item.findings:
+        for finding in unit.findings:
             if len(shared[_words(finding)]) == 1:
                 _show_finding(finding)
-    for finding, units in ((found[0], found) for found in shared.values() if len(found) > 1):
-        click.echo(f"{len(units)} units")
-        _show_finding(finding)
-    for change in changes(plan):
+    for found in shared.values():
+        if len(found) > 1:
+            click.echo(f"of {len(found)} units")
+            _show_finding(found[0])
+    for change in _changes(plan):
         click.echo(str(change))
     if comparison is not None:
         _show_comparison(comparison)
@@ -119,71 +129,55 @@ def _show_comparison(comparison: Comparison) -> None:
         click.echo("no unit is affected")
 
 
-def _document(
-    plan: list[tuple[PlannedUnit, States]], comparison: Comparison | None, bandwidth: float
-) -> dict[str, Any]:
+def _document(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth: float) -> dict[str, Any]:
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        "units": [_unit(item, states, bandwidth) for item, states in plan],
-        "changes": [
-            {"what": change.what, "stages": change.stages, "units": change.units, "reused": change.reused}
-            for change in changes(plan)
-        ],
+        "units": [_unit(unit, bandwidth) for unit in plan],
+        "changes": [vars(change) for change in _changes(plan)],
     }
     if comparison is not None:
-        document["since"] = {
-            "added": comparison.added,
-            "removed": comparison.removed,
-            "changed": comparison.changed,
-        }
+        document["since"] = vars(comparison)
     return document
 
 
-def _unit(item: PlannedUnit, states: States, bandwidth: float) -> dict[str, Any]:
-    unit = item.unit
-    estimated = sizes(unit)
+def _unit(unit: UnitOverview, bandwidth: float) -> dict[str, Any]:
     return {
         "id": unit.id,
-        "recipe": str(unit.recipe.file),
-        "sku": unit.gpu.name,
+        "recipe": unit.recipe,
+        "sku": unit.sku,
         "gpus": unit.gpus,
-        "toolchain": unit.toolchain.name,
+        "toolchain": unit.toolchain,
         "flow": unit.flow,
-        "buildable_here": obstacle(item) is None,
-        "refused": item.refused,
+        "buildable_here": unit.obstacle is None,
+        "refused": unit.refused,
         "stages": {
             name: {
-                "derivation": item.stages[name].derivation,
-                "hit": state.artifact is not None,
-                "reason": state.reason or None,
-                "artifact": state.artifact.digest if state.artifact else None,
+                "derivation": stage.derivation,
+                "hit": stage.artifact is not None,
+                "reason": stage.reason or None,
+                "artifact": stage.artifact,
             }
-            for name, state in states.items()
+            for name, stage in unit.stages.items()
         },
-        "sizes": estimated.to_json(bandwidth) if estimated else None,
-        "findings": [vars(finding) for finding in item.findings],
+        "sizes": unit.sizes.to_json(bandwidth) if unit.sizes else None,
+        "findings": [vars(finding) for finding in unit.findings],
     }
 
 
-def _matrix(plan: list[tuple[PlannedUnit, States]]) -> dict[str, Any]:
+def _matrix(plan: Sequence[UnitOverview]) -> dict[str, Any]:
     """One job for each unit that has something to do; what is refused isn't a job."""
-    jobs = []
-    for item, states in plan:
-        to_do = [name for name, state in states.items() if state.artifact is None]
-        unit = item.unit
-        if item.refused or not to_do:
-            continue
-        labels = unit.settings.runner.labels or ("self-hosted", *(() if unit.gpu.is_cpu else ("gpu",)), unit.gpu.name)
-        jobs.append(
-            {
-                "unit": unit.id,
-                "recipe": str(unit.recipe.file),
-                "sku": unit.gpu.name,
-                "toolchain": unit.toolchain.name,
-                "runner": list(labels),
-                "stages": to_do,
-            }
-        )
+    jobs = [
+        {
+            "unit": unit.id,
+            "recipe": unit.recipe,
+            "sku": unit.sku,
+            "toolchain": unit.toolchain,
+            "runner": unit.runner,
+            "stages": unit.to_do,
+        }
+        for unit in plan
+        if unit.to_do and not unit.refused
+    ]
     if len(jobs) > MAX_MATRIX:
         click.echo(
             f"{len(jobs)} jobs; GitHub runs at most {MAX_MATRIX} from one matrix: select some with --unit", err=True

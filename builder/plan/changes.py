@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from builder.plan.plan import PlannedUnit, StageState
+_REUSABLE = ("checkpoint", "engine", "repository")
 
 
 @dataclass(frozen=True)
@@ -20,27 +20,35 @@ class Change:
 
     def __str__(self) -> str:
         count = f"{len(self.units)} unit" + ("s" if len(self.units) > 1 else "")
+        kept = [stage.replace("repository", "repositorie") + "s" for stage in self.reused]
         text = f"{self.what} changes the {' and '.join(self.stages)} of {count}"
-        return text + (f"; {' and '.join(f'{stage}s' for stage in self.reused)} are reused" if self.reused else "")
+        return text + (f"; {' and '.join(kept)} are reused" if kept else "")
 
 
-def changes(planned: Iterable[tuple[PlannedUnit, Mapping[str, StageState]]]) -> list[Change]:
+@dataclass(frozen=True)
+class Changed:
+    """One unit: what changed of each stage's inputs since its last build, and the stages that are up to date."""
+
+    unit: str
+    stages: Mapping[str, tuple[str, ...]]
+    kept: frozenset[str]
+
+
+def group_changes(units: Iterable[Changed]) -> list[Change]:
     """What changed since the last build of each unit, grouped by the change."""
-    stages: dict[str, list[str]] = defaultdict(list)
-    units: dict[str, list[str]] = defaultdict(list)
-    kept: dict[str, list[set[str]]] = defaultdict(list)
-    for item, states in planned:
-        reused = {name for name, state in states.items() if state.artifact}
-        for name, state in states.items():
-            for what in state.changes:
-                if name not in stages[what]:
-                    stages[what].append(name)
-                if item.unit.id not in units[what]:
-                    units[what].append(item.unit.id)
-                    kept[what].append(reused)
-    result = []
-    for what, touched in stages.items():
-        common = set.intersection(*kept[what])
-        reused_names = tuple(name for name in ("checkpoint", "engine", "repository") if name in common)
-        result.append(Change(what, tuple(touched), tuple(units[what]), reused_names))
-    return result
+    stages: dict[str, dict[str, None]] = defaultdict(dict)
+    touched: dict[str, dict[str, frozenset[str]]] = defaultdict(dict)
+    for unit in units:
+        for stage, changes in unit.stages.items():
+            for what in changes:
+                stages[what][stage] = None
+                touched[what][unit.unit] = unit.kept
+    return [
+        Change(
+            what,
+            tuple(names),
+            tuple(touched[what]),
+            tuple(stage for stage in _REUSABLE if all(stage in kept for kept in touched[what].values())),
+        )
+        for what, names in stages.items()
+    ]

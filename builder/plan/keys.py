@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from pydantic import BaseModel
+
 from builder.recipe import Limits, Parallelism, Serving
 
 STAGE_VERSIONS: Mapping[str, int] = {"checkpoint": 1, "engine": 1, "repository": 2, "image": 1}
@@ -65,7 +67,7 @@ def _label(name: str) -> str:
 
 @cache
 def _recipe_words() -> Mapping[str, str]:
-    sections = {"limits": Limits, "parallelism": Parallelism, "serving": Serving}
+    sections: dict[str, type[BaseModel]] = {"limits": Limits, "parallelism": Parallelism, "serving": Serving}
     words = {field: f"{section}.{field}" for section, model in sections.items() for field in model.model_fields}
     return words | {"precision": "precision.weights", "kv_cache": "precision.kv_cache"}
 

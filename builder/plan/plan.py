@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.errors import UsageError
@@ -40,16 +40,23 @@ def plan_units(units: Iterable[Unit], runtime_digest: RuntimeDigest) -> list[Pla
 
 def match_units(units: Iterable[PlannedUnit], patterns: Iterable[str]) -> list[PlannedUnit]:
     """The units that one of the globs names; all without a glob. Raises UsageError for a glob that names none."""
-    units, patterns = list(units), list(patterns)
+    units = list(units)
+    matching = matching_ids([planned.unit.id for planned in units], patterns)
+    return [planned for planned in units if planned.unit.id in matching]
+
+
+def matching_ids(ids: Sequence[str], patterns: Iterable[str]) -> frozenset[str]:
+    """The ids that one of the globs names; all without a glob. Raises UsageError for a glob that names none."""
+    patterns, matching = list(patterns), set()
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(planned.unit.id, pattern) for planned in units):
-            known = "\n       ".join(planned.unit.id for planned in units)
+        found = [name for name in ids if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            known = "\n       ".join(ids)
             raise UsageError(
                 f"no unit matches {pattern!r}", hint=f"the units are:\n       {known}", code="UNKNOWN_UNIT"
             )
-    if not patterns:
-        return units
-    return [p for p in units if any(fnmatch.fnmatchcase(p.unit.id, pattern) for pattern in patterns)]
+        matching.update(found)
+    return frozenset(matching if patterns else ids)
 
 
 def stage_states(planned: PlannedUnit, store: LocalStore) -> dict[str, StageState]:

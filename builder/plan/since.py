@@ -5,17 +5,19 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from builder.errors import UsageError
-from builder.plan.keys import difference
-from builder.plan.plan import PlannedUnit
+from builder.plan.keys import StagePlan, difference
 
 _FILES = (":(top,glob)**/*.yaml", ":(top,glob)**/*.yml", ":(top,glob)**/*.lock.json")
+
+
+Stages = Mapping[str, StagePlan]
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,21 @@ class Comparison:
         return frozenset(self.added) | frozenset(self.changed)
 
 
-def compare(before: Iterable[PlannedUnit], now: Iterable[PlannedUnit]) -> Comparison:
-    """Which units a change of recipes and locks affects. Nothing needs to be built for it."""
-    old, new = ({item.unit.id: item for item in units} for units in (before, now))
+def compare(before: Mapping[str, Stages], now: Mapping[str, Stages]) -> Comparison:
+    """Which units a change of recipes and locks affects: units by id, with their stages. Nothing needs to be built."""
     changed: dict[str, dict[str, tuple[str, ...]]] = {}
-    for name in new.keys() & old.keys():
+    for name in now.keys() & before.keys():
         stages = {}
-        for stage, plan in new[name].stages.items():
-            was = old[name].stages.get(stage)
+        for stage, plan in now[name].items():
+            was = before[name].get(stage)
             if was is None or was.derivation != plan.derivation:
                 stages[stage] = tuple(difference(was.inputs, plan.inputs)) if was else ("new stage",)
         if stages:
             changed[name] = stages
     return Comparison(
-        added=tuple(name for name in new if name not in old),
-        removed=tuple(name for name in old if name not in new),
-        changed={name: changed[name] for name in new if name in changed},
+        added=tuple(name for name in now if name not in before),
+        removed=tuple(name for name in before if name not in now),
+        changed={name: changed[name] for name in now if name in changed},
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from builder import catalog
 from builder.catalog import Gpu, KvPrecision, Precision, Toolchain
-from builder.errors import RecipeError
+from builder.errors import RecipeError, SourceError
 from builder.lock import Lock
 from builder.model.snapshot import FileKind
 from builder.model.spec import STORED_DTYPES, ModelSpec
@@ -25,7 +26,6 @@ from builder.recipe import (
 
 _OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _DTYPES = {word: dtype for dtype, word in _OF_DTYPE.items()}
-_STORED = {stored: dtype for dtype, stored in STORED_DTYPES.items()}
 
 FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")
 """The quant_algos with which TensorRT-LLM keeps FP8 context attention: it needs that over an FP8 KV cache."""
@@ -192,11 +192,22 @@ def spec_of(lock: Lock, where: Path) -> ModelSpec:
     """The model of a lock. Where config.json names no dtype, that of most stored bytes counts."""
     stored = None
     if lock.tensors:
-        floats = {name: size for name, size in lock.tensors.dtypes.items() if name in _STORED}
-        stored = _STORED[max(floats, key=floats.__getitem__)] if floats else None
-    return ModelSpec.from_config(
-        lock.config, where, lock.generation_config, hf_quant_config=lock.hf_quant_config or None, stored_dtype=stored
+        floats = {name: size for name, size in lock.tensors.dtypes.items() if name in STORED_DTYPES.values()}
+        stored = max(floats, key=floats.__getitem__) if floats else None
+    documents = (lock.config, lock.generation_config, lock.hf_quant_config)
+    return _spec(json.dumps(documents, sort_keys=True), stored) or ModelSpec.from_config(
+        lock.config, where, lock.generation_config, lock.hf_quant_config or None, stored
     )
+
+
+@lru_cache(maxsize=1024)
+def _spec(documents: str, stored: str | None) -> ModelSpec | None:
+    """Recipes of one model have one spec. None where it can't be read: the error must name the lock."""
+    config, generation_config, hf_quant_config = json.loads(documents)
+    try:
+        return ModelSpec.from_config(config, "", generation_config, hf_quant_config or None, stored)
+    except SourceError:
+        return None
 
 
 def _files(lock: Lock) -> dict[FileKind, dict[str, str]]:

@@ -15,7 +15,6 @@ from builder.model.stored import plain_bytes
 from builder.model.weights import weights
 from builder.plan.memory.estimate import Demand, MemoryEstimate, memory
 from builder.plan.memory.kv import stage_sequence_bytes
-from builder.plan.memory.ranges import MIB
 from builder.plan.memory.weights import Split, Storage
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def demand_of(unit: Unit) -> Demand:
         max_beam_width=limits.max_beam_width,
         tokens_per_block=tokens_per_block if isinstance(tokens_per_block, int) else _TOKENS_PER_BLOCK,
         fraction=serving.kv_cache_free_gpu_mem_fraction,
-        gpu_bytes=None if unit.gpu.memory_mib is None else unit.gpu.memory_mib * MIB,
+        gpu_bytes=unit.gpu.memory_bytes,
         max_kv_tokens=serving.max_tokens_in_paged_kv_cache,
         logit_rows=1 + (speculative.max_draft_len if speculative else 0),
         logit_bytes=2 if options.get("logits_dtype") == "float16" else 4,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
-from builder.plan.since import checked_out, compare
+from builder.plan import PlannedUnit
+from builder.plan.since import Comparison, checked_out, compare
 from tests.unit.plan.plans import RECIPE, MakePlan
 
 
@@ -61,15 +62,19 @@ def test_a_folder_outside_any_repository_is_a_usage_error(tmp_path: Path) -> Non
     assert error.value.code == "GIT"
 
 
+def compared(before: list[PlannedUnit], now: list[PlannedUnit]) -> Comparison:
+    return compare({item.unit.id: item.stages for item in before}, {item.unit.id: item.stages for item in now})
+
+
 def test_equal_plans_affect_nothing(make_plan: MakePlan) -> None:
-    comparison = compare(make_plan(), make_plan())
+    comparison = compared(make_plan(), make_plan())
     assert (comparison.added, comparison.removed, comparison.changed) == ((), (), {})
 
 
 def test_a_changed_limit_affects_engine_and_what_stands_on_it(make_plan: MakePlan) -> None:
     before = make_plan()
     after = make_plan(RECIPE.replace("max_batch_size: 4", "max_batch_size: 8"))
-    changed = compare(before, after).changed["tiny/bf16-tp1/l40s-48gb"]
+    changed = compared(before, after).changed["tiny/bf16-tp1/l40s-48gb"]
     assert set(changed) == {"engine", "repository", "image"}
     assert changed["engine"] == ("limits.max_batch_size 4 → 8",)
     assert changed["image"] == ()
@@ -77,27 +82,27 @@ def test_a_changed_limit_affects_engine_and_what_stands_on_it(make_plan: MakePla
 
 def test_a_changed_comment_or_description_affects_nothing(make_plan: MakePlan) -> None:
     before = make_plan()
-    assert compare(before, make_plan(f"# new\n{RECIPE}description: for chat\n")).affected == frozenset()
+    assert compared(before, make_plan(f"# new\n{RECIPE}description: for chat\n")).affected == frozenset()
 
 
 def test_targets_that_come_and_go_are_told(make_plan: MakePlan) -> None:
     before = make_plan()
-    comparison = compare(before, make_plan(RECIPE.replace("sku: l40s-48gb", "sku: h100-sxm-80gb")))
+    comparison = compared(before, make_plan(RECIPE.replace("sku: l40s-48gb", "sku: h100-sxm-80gb")))
     assert comparison.added == ("tiny/bf16-tp1/h100-sxm-80gb",)
     assert comparison.removed == ("tiny/bf16-tp1/l40s-48gb",)
 
 
 def test_weights_that_changed_in_the_lock_are_named_by_file(make_plan: MakePlan) -> None:
-    comparison = compare(make_plan(), make_plan(files={"model.safetensors": "9" * 64}))
+    comparison = compared(make_plan(), make_plan(files={"model.safetensors": "9" * 64}))
     changed = comparison.changed["tiny/bf16-tp1/cpu"]
     assert changed["checkpoint"] == ("model.safetensors 222222222222 → 999999999999",)
     assert "repository" not in changed
 
 
 def test_a_changed_readme_of_the_model_affects_nothing(make_plan: MakePlan) -> None:
-    assert compare(make_plan(), make_plan(files={"README.md": "9" * 64})).affected == frozenset()
+    assert compared(make_plan(), make_plan(files={"README.md": "9" * 64})).affected == frozenset()
 
 
 def test_a_changed_tokenizer_affects_repository_and_image_alone(make_plan: MakePlan) -> None:
-    comparison = compare(make_plan(), make_plan(files={"tokenizer.json": "9" * 64}))
+    comparison = compared(make_plan(), make_plan(files={"tokenizer.json": "9" * 64}))
     assert set(comparison.changed["tiny/bf16-tp1/cpu"]) == {"repository", "image"}

@@ -132,7 +132,7 @@ def test_a_bad_value_is_refused_with_its_place(tmp_path: Path, change: tuple[str
             + b"".join(
                 b"a%d: &a%d [%s]\n" % (i, i, b",".join([b"*a%d" % (i - 1) if i else b"*a"] * 9)) for i in range(9)
             ),
-            "50000",
+            "30000",
         ),
     ],
     ids=["empty", "list", "utf-16", "deep", "large", "alias-bomb"],
