@@ -117,8 +117,9 @@ def _flatten(value: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator
 
 def _show(entry: dict[str, Any]) -> None:
     click.echo(f"{entry['id']}\n\nvalues")
+    width = max(len(name) for name in entry["values"])
     for name, value in entry["values"].items():
-        click.echo(f"  {name:<40}{value['value']!s:<30}  {value['origin']}")
+        click.echo(f"  {name:<{width}}  {value['value']!s:<30}  {value['origin']}")
     if memory := entry["memory"]:
         _show_memory(memory)
     _show_proposals(entry["proposals"])

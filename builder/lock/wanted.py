@@ -60,8 +60,8 @@ def wanted(recipe: Recipe) -> Wanted:
         for name, is_base in _images(settings, gpu.is_cpu):
             known = images.get(name, ImageUse(False, frozenset()))
             images[name] = ImageUse(known.base or is_base, known.platforms | {gpu.platform})
-        if settings.calibration:
-            calibration.add(settings.calibration.dataset)
+        if dataset := _dataset(settings):
+            calibration.add(dataset)
         if settings.serving.chat_template:
             templates.add(settings.serving.chat_template)
     return Wanted(requested_model(recipe), models, images, frozenset(calibration), frozenset(templates))
@@ -82,11 +82,19 @@ def names_needed(recipe: Recipe, target: int) -> frozenset[str]:
     """The names of facts without which a target can't be built."""
     settings, gpu = recipe.settings(target), catalog.gpus()[recipe.content.targets[target].sku]
     names = {WEIGHTS, TENSORS, *dict(_side_models(settings)), *dict(_images(settings, gpu.is_cpu))}
-    if settings.calibration:
-        names.add(settings.calibration.dataset)
+    if dataset := _dataset(settings):
+        names.add(dataset)
     if settings.serving.chat_template:
         names.add(settings.serving.chat_template)
     return frozenset(names)
+
+
+def _dataset(settings: Settings) -> str | None:
+    """The calibration data of a target that measures something with it."""
+    weights = catalog.precisions().get(settings.precision.weights)
+    kv_cache = catalog.kv_precisions().get(settings.precision.kv_cache)
+    measures = (weights and weights.calibrated) or (kv_cache and kv_cache.quant_algo)
+    return settings.calibration.dataset if settings.calibration and measures else None
 
 
 def _side_models(settings: Settings) -> Iterator[tuple[str, SideModel]]:
