@@ -60,8 +60,8 @@ def wanted(recipe: Recipe) -> Wanted:
         for name, is_base in _images(settings, gpu.is_cpu):
             known = images.get(name, ImageUse(False, frozenset()))
             images[name] = ImageUse(known.base or is_base, known.platforms | {gpu.platform})
-        if dataset := _dataset(settings):
-            calibration.add(dataset)
+        if settings.calibration:
+            calibration.add(settings.calibration.dataset)
         if settings.serving.chat_template:
             templates.add(settings.serving.chat_template)
     return Wanted(requested_model(recipe), models, images, frozenset(calibration), frozenset(templates))

