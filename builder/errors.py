@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-
 MAX_MESSAGE, MAX_DETAIL = 1000, 8000
 """Characters that are shown of one part of an error."""
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,6 +67,9 @@ def overview(
     if len(files) < _PARALLEL_FROM or processes == 1:
         units = look(files)
     else:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
         size = -(-len(files) // (processes * 4))
         parts = [files[start : start + size] for start in range(0, len(files), size)]
         with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:

@@ -10,10 +10,9 @@ from pathlib import Path
 from builder.build.reporter import Reporter
 from builder.errors import BuilderError, RecipeError
 from builder.image.wheels import runtime_digest
-from builder.lock import Lock, load_lock, make_lock, required_lock, source_of
+from builder.lock import Lock, load_lock, required_lock
 from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, StagePlan, plan_stages, plan_units, resolve_units
-from builder.plan.since import checked_out
 from builder.recipe import Recipe, find_recipes, load_recipe
 from builder.store import LocalStore
 from builder.store.digests import Advance
@@ -55,6 +54,8 @@ def stages_at(revision: str, path: Path) -> dict[str, Mapping[str, StagePlan]]:
 
     What couldn't be planned then counts as not there.
     """
+    from builder.plan.since import checked_out
+
     units: dict[str, Mapping[str, StagePlan]] = {}
     with checked_out(path, revision) as past, suppress(RecipeError):
         for file in find_recipes(past):
@@ -71,6 +72,8 @@ def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -
     lock = load_lock(recipe.lock_file)
     if lock and lock.covers(recipe):
         return lock
+    from builder.lock.making import make_lock  # with it come the clients of sources and registries
+
     name = recipe.content.name
     lock = make_lock(recipe, store, reporter.stage(name, "lock", None), keep=lock)
     lock.write(recipe.lock_file)
@@ -80,6 +83,8 @@ def _lock(recipe: Recipe, store: LocalStore, frozen: bool, reporter: Reporter) -
 
 def model_files(planned: PlannedUnit, store: LocalStore) -> Callable[[tuple[FileKind, ...], Advance], Path]:
     """A function that brings pinned files of some kinds to this machine and returns their folder, digests checked."""
+    from builder.lock.making import source_of
+
     snapshot = planned.unit.lock.snapshot
 
     def fetch(kinds: tuple[FileKind, ...], advance: Advance) -> Path:

@@ -9,7 +9,9 @@ import click
 from builder.cli.options import format_option, print_json, recipe_option, store_option
 from builder.cli.progress import Progress
 from builder.errors import SourceError, UsageError
-from builder.lock import Check, Findings, Lock, check_lock, load_lock, make_lock
+from builder.lock import Lock, load_lock
+from builder.lock.drift import Check, check_lock
+from builder.lock.making import Findings, make_lock
 from builder.recipe import Recipe, find_recipes, load_recipe
 from builder.store import LocalStore, default_store_root
 

@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,10 @@ from builder.cli.options import frozen_option, human_bytes, print_json, recipe_o
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
 from builder.plan import Change, Changed, Finding, group_changes, matching_ids
-from builder.plan.since import Comparison, compare
 from builder.store import LocalStore, default_store_root
+
+if TYPE_CHECKING:
+    from builder.plan.since import Comparison
 
 SCHEMA = 1
 """Of the JSON; described in docs/plan.schema.json."""
@@ -56,6 +58,8 @@ def command(
     plan = [unit for unit in plan if unit.id in selected]
     comparison = None
     if since is not None:
+        from builder.plan.since import compare
+
         comparison = compare(stages_at(since, recipe), {unit.id: unit.plans for unit in plan})
         plan = [unit for unit in plan if unit.id in comparison.affected]
     if form == "json":
@@ -85,11 +89,11 @@ def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth
             shared[_words(finding)].append(finding)
     for unit in plan:
         click.echo(f"{unit.id}" + (f"  ({unit.obstacle})" if unit.obstacle else ""))
-        for name, stage in unit.stages.items():
-            click.echo(f"  {name:<11}" + ("up to date" if stage.artifact else f"to do: {stage.reason}"))
+        for state, names in _by_state(unit).items():
+            click.echo(f"  {', '.join(names)}: {state}")
         if unit.sizes:
             click.echo(
-                f"  {'sizes':<11}download {human_bytes(unit.sizes.download_bytes)}, "
+                f"  sizes: download {human_bytes(unit.sizes.download_bytes)}, "
                 f"checkpoint {human_bytes(unit.sizes.checkpoint_bytes)}, image {human_bytes(unit.sizes.image_bytes)} "
                 f"(a pull takes {unit.sizes.pull_seconds(bandwidth):,} s at {bandwidth:g} MB/s)"
             )
@@ -104,6 +108,13 @@ def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth
         click.echo(str(change))
     if comparison is not None:
         _show_comparison(comparison)
+
+
+def _by_state(unit: UnitOverview) -> dict[str, list[str]]:
+    states: dict[str, list[str]] = defaultdict(list)
+    for name, stage in unit.stages.items():
+        states["up to date" if stage.artifact else f"to do, {stage.reason}"].append(name)
+    return states
 
 
 def _words(finding: Finding) -> tuple[str, ...]:

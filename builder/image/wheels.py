@@ -15,8 +15,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import uv
-
 from builder.errors import BuilderError, HostError, SourceError, UsageError, disk_errors
 
 PYTHON_VERSIONS = ("3.11", "3.12")
@@ -37,6 +35,8 @@ def install_runtime(python_version: str, folder: Path, *, environment: Mapping[s
     `WHEELS`) where the wheels can't be had, and HostError where they don't fit on the disk.
     """
     requirements = _requirements(python_version)
+    import uv  # plans ask this module for a digest only
+
     command = [uv.find_uv_bin(), "pip", "install", "--quiet", "--no-progress", "--color", "never"]
     command += ["--requirements", str(requirements), "--require-hashes", "--no-deps", "--only-binary", ":all:"]
     command += ["--target", str(folder), "--no-compile-bytecode"]

@@ -11,6 +11,7 @@ from typing import Any
 from builder import catalog
 from builder.errors import SourceError, StorageError
 from builder.lock.wanted import ImageUse
+from builder.model.snapshot import whole_number
 from builder.oci.reference import Reference
 
 PYTHON_LABEL = "io.engine-builder.python"
@@ -54,7 +55,12 @@ class PinnedImage:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PinnedImage:
         """The opposite of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
-        platforms = {name: PlatformImage(image["digest"], image["size"]) for name, image in data["platforms"].items()}
+        platforms = {
+            name: PlatformImage(image["digest"], whole_number(image["size"]))
+            for name, image in data["platforms"].items()
+        }
+        if not (platforms or data["index"]) or not (data["python"] is None or isinstance(data["python"], str)):
+            raise ValueError("an image isn't written as it should be")
         digests = [image.digest for image in platforms.values()] + ([data["index"]] if data["index"] else [])
         if wrong := [digest for digest in digests if not _DIGEST.fullmatch(digest)]:
             raise ValueError(f"not a digest: {wrong[0]!r}")

@@ -25,12 +25,15 @@ from builder.errors import SourceError
 from builder.lock.images import PinnedImage, PlatformImage
 from builder.lock.summaries import ChatTemplate, TensorSummary, TokenizerSummary
 from builder.lock.wanted import requested_model, wanted
-from builder.model.files import read_json
-from builder.model.snapshot import Snapshot
+from builder.model.files import parse_json, read_json
+from builder.model.snapshot import Snapshot, check_sha256, whole_number
 from builder.recipe import Recipe
-from builder.store.files import write_atomically
+from builder.store.files import open_file, write_atomically
 
 SCHEMA = 2
+
+MAX_LOCK_BYTES, MAX_LOCK_VALUES = 16_000_000, 300_000
+"""Three configurations of the largest kind, and a thousand files."""
 
 
 @dataclass(frozen=True)
@@ -136,18 +139,23 @@ class Lock:
 def load_lock(path: Path) -> Lock | None:
     """The lock of a recipe, or None if it has none yet. Raises SourceError for a damaged or outdated one."""
     try:
-        content = path.read_bytes()
+        with open_file(path) as file:
+            content = file.read(MAX_LOCK_BYTES + 1)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise SourceError("can't read the lock file", where=path, why=error.strerror, code="LOCK_DAMAGED") from error
     try:
-        data = json.loads(content, parse_constant=_refuse_constant)
+        if len(content) > MAX_LOCK_BYTES:
+            raise ValueError(f"it has more than {MAX_LOCK_BYTES} bytes")
+        data = _parsed(content)
         if data["schema"] == 1:
             raise _outdated(path)
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']!r}, this version reads {SCHEMA}")
         model = data["model"]
         return Lock(
-            requested=dict(data["requested"]),
+            requested=_object(data["requested"]),
             snapshot=Snapshot.from_json(model),
             config=_object(model["config"]),
             generation_config=_object(model["generation_config"]),
@@ -156,8 +164,8 @@ def load_lock(path: Path) -> Lock | None:
             hf_quant_config=_object(model["hf_quant_config"]),
             tensors=_tensors(model["tensors"]),
             tokenizer=_tokenizer(model["tokenizer"]),
-            chat_template=ChatTemplate(**model["chat_template"]) if model["chat_template"] else None,
-            chat_templates={name: ChatTemplate(**template) for name, template in data["chat_templates"].items()},
+            chat_template=_template(model["chat_template"]) if model["chat_template"] is not None else None,
+            chat_templates={name: _template(template) for name, template in data["chat_templates"].items()},
             calibration={name: Snapshot.from_json(item) for name, item in data["calibration"].items()},
             models={name: PinnedModel.from_json(item) for name, item in data["models"].items()},
         )
@@ -206,6 +214,13 @@ def read_copy(path: Path) -> dict[str, Any]:
     return content
 
 
+def _parsed(content: bytes) -> Any:
+    try:
+        return parse_json(content, None, "LOCK_DAMAGED", most_values=MAX_LOCK_VALUES)
+    except SourceError as error:
+        raise ValueError(error.why) from error
+
+
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"an object was expected, not {type(value).__name__}")
@@ -216,9 +231,10 @@ def _tensors(value: Any) -> TensorSummary | None:
     if value is None:
         return None
     summary = TensorSummary(**value)
-    numbers = (summary.count, summary.bytes, *_object(summary.dtypes).values(), summary.embedding_rows or 0)
-    if any(type(number) is not int or number < 0 for number in numbers):
-        raise TypeError("the summary of the tensors has something else than numbers")
+    for number in (summary.count, summary.bytes, *_object(summary.dtypes).values(), summary.embedding_rows or 0):
+        whole_number(number)
+    if not isinstance(summary.digest, str) or not isinstance(summary.head_stored, bool):
+        raise TypeError("the summary of the tensors isn't written as it should be")
     return summary
 
 
@@ -226,13 +242,17 @@ def _tokenizer(value: Any) -> TokenizerSummary | None:
     if value is None:
         return None
     summary = TokenizerSummary(**value)
-    if any(type(number) is not int for number in (summary.max_token_id, *_object(summary.added_tokens).values())):
-        raise TypeError("the summary of the tokenizer has something else than numbers")
+    for number in (summary.max_token_id, *_object(summary.added_tokens).values()):
+        whole_number(number)
     return summary
 
 
-def _refuse_constant(text: str) -> float:
-    raise ValueError(f"{text} isn't JSON")
+def _template(value: Any) -> ChatTemplate:
+    template = ChatTemplate(**value)
+    if not isinstance(template.file, str):
+        raise TypeError("the file of a chat template is a text")
+    check_sha256(template.sha256, where="the lock")
+    return template
 
 
 def _outdated(path: Path) -> SourceError:

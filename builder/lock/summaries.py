@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.model.files import MAX_JSON_BYTES, opened, read_json
+from builder.errors import SourceError
+from builder.model.files import count_values, opened, read_json
 from builder.model.safetensors import TensorIndex, TensorInfo
 
 _EMBEDDINGS = (
@@ -22,6 +23,14 @@ _HEADS = ("lm_head.weight", "embed_out.weight", "output_layer.weight")
 _TOP_LEVEL_HEAD = "output.weight"
 
 _SHOWN_TOKENS = 4
+
+MAX_TOKENIZER_BYTES, MAX_TOKENIZER_VALUES = 60_000_000, 2_400_000
+"""Gemma-3's tokenizer.json is among the largest: 33 MB, with 262,000 tokens and 515,000 merges of two."""
+
+MAX_TEMPLATE_BYTES = 4_000_000
+
+_MOST_PIECES = 500_000
+_MOST_ID = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,8 @@ class TokenizerSummary:
         ids = [*added.values(), *_highest_of_vocabularies(folder)]
         if not ids:
             return None
+        if min(ids) < 0 or max(ids) >= _MOST_ID:
+            raise _not_a_tokenizer(folder, f"it has the token ids {min(ids)} to {max(ids)}")
         shown = sorted(added.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN_TOKENS]
         return cls(max(ids), dict(shown))
 
@@ -98,7 +109,7 @@ def _added_tokens(folder: Path) -> Iterator[tuple[str, int]]:
     decoder = _read(folder, "tokenizer_config.json").get("added_tokens_decoder")
     for number, entry in (decoder if isinstance(decoder, dict) else {}).items():
         content = entry.get("content") if isinstance(entry, dict) else entry
-        if number.isdecimal() and isinstance(content, str):
+        if number.isdecimal() and len(number) < 20 and isinstance(content, str):
             yield content, int(number)
 
 
@@ -124,17 +135,23 @@ def _list(value: Any) -> list[Any]:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any]:
-    """A file of the tokenizer as an object; empty where it isn't one. Large, so not read as strictly as a config."""
+    """A file of the tokenizer as an object; empty where there is none. Large, so not read as strictly as a config."""
+    from pydantic_core import from_json  # it reads bytes as they are, which takes a fraction of json's memory
+
     path = folder / name
-    if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
+    if not path.is_file():
         return {}
     with opened(path) as file:
-        content = file.read()
+        content = file.read(MAX_TOKENIZER_BYTES + 1)
+    if len(content) > MAX_TOKENIZER_BYTES or count_values(content) > MAX_TOKENIZER_VALUES:
+        raise _not_a_tokenizer(path, "it is too large")
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        value = from_json(content)
+    except ValueError as error:
+        raise _not_a_tokenizer(path, str(error)) from error
+    if not isinstance(value, dict):
+        raise _not_a_tokenizer(path, "it isn't an object")
+    return value
 
 
 def _sentencepieces(path: Path) -> int:
@@ -142,9 +159,14 @@ def _sentencepieces(path: Path) -> int:
 
     Source: google/sentencepiece src/sentencepiece_model.proto (`repeated SentencePiece pieces = 1`).
     """
-    content = path.read_bytes() if path.is_file() else b""
+    if not path.is_file():
+        return 0
+    with opened(path) as file:
+        content = file.read(MAX_TOKENIZER_BYTES)
     position = count = 0
-    while position < len(content):
+    for _ in range(_MOST_PIECES):
+        if position >= len(content):
+            break
         tag, position = _varint(content, position)
         if tag & 7 == 2:
             size, position = _varint(content, position)
@@ -155,6 +177,10 @@ def _sentencepieces(path: Path) -> int:
             return 0
         count += tag >> 3 == 1
     return count if position == len(content) else 0
+
+
+def _not_a_tokenizer(path: Path, why: str) -> SourceError:
+    return SourceError(f"{path.name} can't be read", where=path, why=why, code="TOKENIZER_JSON")
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
@@ -188,10 +214,21 @@ class ChatTemplate:
                 config = read_json(folder / name, code="TOKENIZER_JSON")
                 if template := config.get("chat_template") if isinstance(config, dict) else None:
                     text = template if isinstance(template, str) else json.dumps(template, sort_keys=True)
-                    return cls(name, hashlib.sha256(text.encode()).hexdigest())
+                    try:
+                        return cls(name, hashlib.sha256(text.encode()).hexdigest())
+                    except UnicodeEncodeError as error:
+                        raise _not_a_tokenizer(folder / name, f"chat_template isn't text: {error}") from error
         return None
 
     @classmethod
     def of_file(cls, path: Path) -> ChatTemplate:
         with opened(path) as file:
-            return cls(path.name, hashlib.sha256(file.read()).hexdigest())
+            content = file.read(MAX_TEMPLATE_BYTES + 1)
+        if len(content) > MAX_TEMPLATE_BYTES:
+            raise SourceError(
+                "the chat template is too large",
+                where=path,
+                why=f"more than {MAX_TEMPLATE_BYTES} bytes",
+                code="TEMPLATE_TOO_LARGE",
+            )
+        return cls(path.name, hashlib.sha256(content).hexdigest())

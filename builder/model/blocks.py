@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from builder.model.attention import head_count, layer_count, read_attention, read_head_dim
 from builder.model.families import Family
-from builder.model.fields import Fields
+from builder.model.fields import MOST, Fields
 from builder.model.hybrids import unknown_layer
 from builder.model.rope import read_ropes
 from builder.model.spec import Attention, Layer, Rope, shared
@@ -60,4 +60,6 @@ def _width(fields: Fields, part: Fields) -> int | None:
     if part.get("intermediate_size") is not None:
         return part.count("intermediate_size")
     width = int(2 * part.positive("ffn_mult") * fields.count("hidden_size") / 3)
+    if not 0 < width <= MOST:
+        raise part.wrong("ffn_mult", f"a number that makes a width from 1 to {MOST}")
     return -(-width // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE

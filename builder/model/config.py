@@ -26,6 +26,7 @@ from builder.model.families import Family, families, family_of
 from builder.model.fields import Fields, json_safe
 from builder.model.files import read_json
 from builder.model.quantization import read_quantization
+from builder.model.quantized_modules import MOST_STEPS, steps
 from builder.model.rope import tensorrt_llm_scaling
 from builder.model.spec import Attention, ModelSpec, SourceQuantization, shared
 from builder.model.structure import read_layers
@@ -102,7 +103,7 @@ def read_spec(
     widths = [layer.intermediate_size for layer in layers if layer.intermediate_size is not None]
     experts = [layer.experts.intermediate_size for layer in layers if layer.experts is not None]
     rope = next((part.rope for part in _widest_view_first(attentions) if part.rope is not None), None)
-    quantization = _quantization(top, fields, hf_quant_config)
+    quantization = _quantization(top, fields, hf_quant_config, len(layers))
     return shared(
         ModelSpec(
             architecture=architecture,
@@ -132,7 +133,7 @@ def read_spec(
             transformers_version=_version(top),
             custom_code=bool(top.get("auto_map") or fields.get("auto_map")),
             next_token_layers=_next_token_layers(fields, family),
-            assumed=tuple(fields.assumed),
+            assumed=dict(fields.assumed),
             towers=tuple(name for name in _TOWERS if top.get(name) is not None),
         )
     )
@@ -232,10 +233,21 @@ def _tied(top: Fields, fields: Fields) -> bool:
     return tied
 
 
-def _quantization(top: Fields, fields: Fields, hf_quant_config: Mapping[str, Any] | None) -> SourceQuantization | None:
+def _quantization(
+    top: Fields, fields: Fields, hf_quant_config: Mapping[str, Any] | None, layer_count: int
+) -> SourceQuantization | None:
     config = top.inner("quantization_config") or fields.inner("quantization_config")
     other = None if hf_quant_config is None else Fields(hf_quant_config, f"{top.where}: hf_quant_config.json")
-    return read_quantization(config, other)
+    found = read_quantization(config, other)
+    if found is not None and steps(found.excluded) * layer_count > MOST_STEPS:
+        raise SourceError(
+            "the patterns of modules that aren't quantised take too long to match",
+            where=top.where,
+            why=f"there are {len(found.excluded)}, for {layer_count} layers",
+            hint="publish the checkpoint with simpler patterns",
+            code="CONFIG_FIELD",
+        )
+    return found
 
 
 def _next_token_layers(fields: Fields, family: Family) -> int:

@@ -33,7 +33,7 @@ class Fields:
         self.where = where
         self.defaults = defaults or {}
         self.names = names or {}
-        self.assumed: dict[str, None] = {}
+        self.assumed: dict[str, int | float] = {}
 
     def key(self, name: str) -> str:
         """What the file calls `name`: of several spellings the first that is there and not null."""
@@ -53,7 +53,7 @@ class Fields:
             return self.config[key]
         default = self.defaults.get(name)
         if default is not None and not isinstance(default, bool | str):
-            self.assumed[key] = None
+            self.assumed[key] = default
         return default
 
     def wrong(self, name: str, expected: str) -> SourceError:

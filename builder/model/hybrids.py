@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from builder.errors import SourceError
-from builder.model.attention import head_count, key_value_heads, layer_count, read_attention, read_head_dim
+from builder.model.attention import MOST_LAYERS, head_count, key_value_heads, layer_count, read_attention, read_head_dim
 from builder.model.experts import read_experts
 from builder.model.families import Family
 from builder.model.fields import Fields
@@ -22,6 +22,8 @@ def one_mixer_per_layer(fields: Fields, family: Family) -> tuple[Layer, ...]:
     else:
         name = "hybrid_override_pattern"
         kinds = [_LETTERS.get(letter, letter) for letter in fields.text(name)]
+    if not 0 < len(kinds) <= MOST_LAYERS:
+        raise fields.wrong(name, f"1 to {MOST_LAYERS} layers")
     if fields.get("num_hidden_layers") is not None and len(kinds) != layer_count(fields):
         raise fields.contradiction(f"{name} has {len(kinds)} layers, num_hidden_layers is {layer_count(fields)}")
     kinds = ["attention" if kind == "full_attention" else kind for kind in kinds]

@@ -15,8 +15,7 @@ Whatever is wrong is a SourceError with one of these codes:
     ADAPTER_ONLY         a LoRA adapter without its base model    INDEX_MISMATCH    a tensor isn't where the index says
     GGUF_ONLY            a GGUF file without safetensors          SHARD_MISSING     the index names an absent file
     LFS_POINTER          Git LFS left a pointer, not the file     PATH_ESCAPE       the index names a file elsewhere
-    SHARD_TRUNCATED      shorter than its header says             UNREADABLE        the operating system refused
-    SAFETENSORS_HEADER   the header is malformed
+    SAFETENSORS_HEADER   malformed, or more than the file has     UNREADABLE        the operating system refused
 """
 
 from __future__ import annotations
@@ -30,11 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import SourceError
-from builder.model.files import opened, parse_json, read_json
-from builder.model.weight_files import INDEX_FILE, SINGLE_FILE, check_index, no_weights, shards_of, some
+from builder.model.files import opened, parse_json
+from builder.model.weight_files import INDEX_FILE, SINGLE_FILE, no_weights, read_index, shards_of, some
 
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+MAX_HEADER_BYTES = 40_000_000
+"""The format's own limit is 100 MB. Published files have some MB at most, and what is read takes several times that."""
+
+MAX_HEADER_VALUES = 1_000_000
+"""Of more than 100,000 tensors in one file."""
+
+MAX_DIMENSIONS = 64
+"""As PyTorch and NumPy have it."""
 
 PREFIX_BYTES = 8
 
@@ -93,7 +98,7 @@ class TensorIndex:
             return cls(read_header(folder / SINGLE_FILE))
         index = folder / INDEX_FILE
         if os.path.lexists(index):
-            weight_map = check_index(read_json(index, code="INDEX_JSON"), index)
+            weight_map = read_index(index)
             present = {shard for shard in weight_map.values() if (folder / shard).exists()}
             headers = {shard: read_header(folder / shard) for shard in shards_of(weight_map, present, folder)}
             return cls.joined(headers, weight_map, index)
@@ -146,7 +151,7 @@ def parse_header(header: bytes, file_size: int, path: Path) -> dict[str, TensorI
     """The tensors that a header lists, in the order of their bytes; every byte of the file belongs to one of them."""
     if not header.startswith(b"{"):
         raise _malformed(path, 'its header does not begin with "{"')
-    entries = parse_json(header, path, code="SAFETENSORS_HEADER")
+    entries = parse_json(header, path, code="SAFETENSORS_HEADER", most_values=MAX_HEADER_VALUES)
     _check_metadata(path, entries.pop("__metadata__", None))
     data_start = PREFIX_BYTES + len(header)
     tensors = sorted(
@@ -192,8 +197,10 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
         raise _malformed(path, f"{name} has the unknown dtype {dtype!r}")
     if not all(type(number) is int and 0 <= number < 1 << 64 for number in (*shape, begin, end)):
         raise _malformed(path, f"shape and data_offsets of {name} must be whole numbers from 0, of at most 64 bits")
-    if math.prod(shape) * DTYPE_BITS[dtype] != (end - begin) * 8:
-        raise _malformed(path, f"{name} has {end - begin} bytes, which is not the size of {dtype} with shape {shape}")
+    if len(shape) > MAX_DIMENSIONS or math.prod(shape) * DTYPE_BITS[dtype] != (end - begin) * 8:
+        raise _malformed(
+            path, f"{name} has {end - begin} bytes, which is not the size of {dtype} with shape {shape!r:.200}"
+        )
     return TensorInfo(name, dtype, tuple(shape), path, data_start + begin, data_start + end)
 
 
@@ -210,7 +217,7 @@ def _truncated(path: Path, missing: int) -> SourceError:
         where=path,
         why="its header promises more than there is",
         hint="fetch the file again; the download or copy was not finished",
-        code="SHARD_TRUNCATED",
+        code="SAFETENSORS_HEADER",
     )
 
 

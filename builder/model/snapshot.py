@@ -129,9 +129,17 @@ def digest_of_files(files: Iterable[SnapshotFile]) -> str:
 
 def _file_from_json(value: Mapping[str, Any]) -> SnapshotFile:
     path, size, sha256, kind = value["path"], value["size"], value["sha256"], value["kind"]
-    if not isinstance(path, str) or type(size) is not int or size < 0 or kind not in _KINDS:
+    whole_number(size)
+    if not isinstance(path, str) or kind not in _KINDS:
         raise _bad_snapshot(f"not a file of a snapshot: {dict(value)}")
     return SnapshotFile(check_path(path, where="the lock"), size, check_sha256(sha256, where="the lock"), kind)
+
+
+def whole_number(value: object) -> int:
+    """`value` itself if it is a number of bytes or things, which JSON can hold in any form. Raises TypeError."""
+    if type(value) is not int or not 0 <= value < 1 << 60:
+        raise TypeError(f"a whole number from 0 was expected, not {value!r:.100}")
+    return value
 
 
 def _bad_snapshot(why: str) -> SourceError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -41,9 +41,9 @@ class ModelSpec:
     `intermediate_size` are the largest (of dense layers, else of experts) and `layers` tells the rest. `rope_scaling`
     is None or TensorRT-LLM's spelling of the rope of full attention, {"type": "linear", "factor": ...}.
 
-    `assumed` names numbers that the file leaves to the class defaults of transformers. `towers` names the parts of a
-    multimodal model that are not described here. `next_token_layers` counts layers for multi-token prediction, which
-    are stored beside `layers`.
+    `assumed` holds the numbers, by key, that the file leaves to the class defaults of transformers. `towers` names the
+    parts of a multimodal model that are not described here. `next_token_layers` counts layers for multi-token
+    prediction, which are stored beside `layers`.
 
     Equal layers are one object, and so are equal specs that were read from files: comparing and hashing are cheap, and
     functions of a spec can be cached.
@@ -76,7 +76,7 @@ class ModelSpec:
     transformers_version: str | None = None
     custom_code: bool = False
     next_token_layers: int = 0
-    assumed: tuple[str, ...] = ()
+    assumed: Mapping[str, int | float] = field(default_factory=dict)
     towers: tuple[str, ...] = ()
 
     def __hash__(self) -> int:

@@ -10,16 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.errors import SourceError
+from builder.model.files import read_json
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
+MAX_INDEX_BYTES, MAX_INDEX_VALUES = 40_000_000, 300_000
+"""One value per tensor. Kimi-K2 in NVFP4, with a thousand tensors and three scales for each per layer, has 280,000."""
+
 _SHARD_NAME = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def read_index(path: Path, where: object = None) -> dict[str, str]:
+    """The weight map of an index file. Raises SourceError as `check_index` does, or for a file that can't be read."""
+    content = read_json(path, "INDEX_JSON", most_bytes=MAX_INDEX_BYTES, most_values=MAX_INDEX_VALUES)
+    return check_index(content, where or path)
 
 
 def check_index(content: Any, where: object) -> dict[str, str]:

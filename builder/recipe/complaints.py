@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from builder import catalog
 from builder.errors import RecipeError
+from builder.recipe.conflicts import quantization_conflict
 from builder.recipe.yaml_positions import Document, KeyPath
 
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -47,37 +48,31 @@ def _unknown_key(
     document: Document,
     prefix: KeyPath,
 ) -> RecipeError:
-    words = [str(path[-1]) for path in unknown]
-    schemes = catalog.quantization_schemes(words)
-    if weights := _weights_scheme(data):
-        schemes = {**schemes, weights[0]: (*schemes.get(weights[0], ()), weights[1])}
     path = unknown[0]
     place = document.places.get((*prefix, *path)) or document.place(path)
-    if len(schemes) > 1 and catalog.quantization_schemes(words):
-        asked = "; ".join(f"{scheme}: {', '.join(options)}" for scheme, options in schemes.items())
-        return RecipeError(
-            "these options ask for several quantisation schemes at once",
-            where=place,
-            why=asked,
-            hint="a recipe has one: precision.weights (and precision.kv_cache)",
-            code="QUANT_CONFLICT",
-        )
+    precision = data.get("precision")
+    weights = precision.get("weights") if isinstance(precision, Mapping) else None
+    options = {str(one[-1]): _value(data, one) for one in unknown}
+    if conflict := quantization_conflict(options, weights, place):
+        return conflict
+    word = str(path[-1])
     return RecipeError(
         f"unknown key {'.'.join(str(part) for part in path)!r}",
         where=place,
-        hint=catalog.migration(words[0]) or catalog.did_you_mean(words[0], _fields(model, path[:-1])),
+        hint=catalog.migration(word) or catalog.did_you_mean(word, _fields(model, path[:-1])),
         code="UNKNOWN_KEY",
     )
 
 
-def _weights_scheme(data: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The scheme that `precision.weights` itself asks for."""
-    precision = data.get("precision")
-    word = precision.get("weights") if isinstance(precision, Mapping) else None
-    known = catalog.precisions().get(word) if isinstance(word, str) else None
-    if known is None or known.scheme == "float":
-        return None
-    return known.scheme, f"precision.weights {word}"
+def _value(data: Mapping[str, Any], path: KeyPath) -> Any:
+    """What lies at a path; the names of a union's members, which pydantic puts among the keys, lead to nothing."""
+    value: Any = data
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+    return value
 
 
 def _without_union_tags(path: KeyPath, data: Mapping[str, Any]) -> KeyPath:

@@ -12,6 +12,7 @@ from builder import catalog
 from builder.errors import RecipeError
 from builder.recipe.complaints import validated
 from builder.recipe.composition import compose, merge
+from builder.recipe.conflicts import quantization_conflict
 from builder.recipe.options import check_engine_options, check_precision
 from builder.recipe.schema import RecipeDocument, Settings
 from builder.recipe.yaml_positions import Document, Place
@@ -62,10 +63,14 @@ def load_recipe(file: Path) -> Recipe:
     content = validated(RecipeDocument, document.data, document, ())
     recipe = Recipe(file, content, document, composed.files)
     for index, target in enumerate(content.targets):
-        for key in sorted(set(target.model_extra or ()) - OVERRIDABLE):
+        unknown = {key: value for key, value in (target.model_extra or {}).items() if key not in OVERRIDABLE}
+        for key in sorted(unknown):
+            place = document.place(("targets", index, key))
+            if conflict := quantization_conflict(unknown, content.precision.weights, place):
+                raise conflict
             raise RecipeError(
                 f"unknown key {key!r} in a target",
-                where=document.place(("targets", index, key)),
+                where=place,
                 hint=catalog.migration(key) or catalog.did_you_mean(key, OVERRIDABLE | {"sku", "name", "gpus"}),
                 code="UNKNOWN_KEY",
             )
@@ -93,11 +98,11 @@ def find_recipes(path: Path) -> list[Path]:
 
     In a folder, files whose name begins with `_` are parts that recipes extend.
     """
-    if os.path.isdir(path):
-        try:
-            files = sorted(path / name for name in os.listdir(path) if _is_recipe(name))
-        except OSError as error:
-            raise RecipeError("can't read this folder", where=path, why=error.strerror) from error
+    try:
+        files = sorted(path / name for name in os.listdir(path) if _is_recipe(name)) if path.is_dir() else None
+    except OSError as error:
+        raise RecipeError("can't read this", where=path, why=error.strerror) from error
+    if files is not None:
         if not files:
             raise RecipeError("there is no recipe in this folder", where=path, code="RECIPE_MISSING")
         for one, two in pairwise(files):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from builder import catalog
 from builder.catalog import Flag
 from builder.errors import RecipeError
+from builder.recipe.conflicts import quantization_conflict
 from builder.recipe.schema import Settings
 
 if TYPE_CHECKING:
@@ -28,15 +29,17 @@ def check_precision(recipe: Recipe, index: int, settings: Settings) -> None:
         "smoothquant_alpha": precision.smoothquant_alpha is not None and known.scheme != "smoothquant",
         "quantize_lm_head": precision.quantize_lm_head and known.scheme == "float",
     }
-    for field, wrong in misplaced.items():
-        if wrong:
-            raise RecipeError(
-                f"precision.{field} doesn't belong to precision.weights {precision.weights}",
-                where=recipe.place("precision", field, target=index),
-                why=f"{precision.weights} is {known.scheme}",
-                hint=f"remove {field}, or choose the precision that it is for",
-                code="QUANT_CONFLICT",
-            )
+    fields = [field for field, wrong in misplaced.items() if wrong]
+    if fields:
+        several = len(fields) > 1
+        raise RecipeError(
+            f"{' and '.join(f'precision.{field}' for field in fields)} {'do' if several else 'does'}n't belong to "
+            f"precision.weights {precision.weights}",
+            where=recipe.place("precision", fields[0], target=index),
+            why=f"{precision.weights} is {known.scheme}",
+            hint=f"remove {' and '.join(fields)}, or choose a precision that takes {'them' if several else 'it'}",
+            code="QUANT_CONFLICT",
+        )
     if known.scheme == "float" and precision.activations not in ("auto", precision.weights):
         raise RecipeError(
             f"precision.activations {precision.activations} contradicts precision.weights {precision.weights}",
@@ -64,6 +67,10 @@ def check_engine_options(recipe: Recipe, index: int, settings: Settings) -> None
     version = str(toolchain.version)
     if settings.engine:
         table = catalog.flags(TOOL, version)
+        unknown = {word: value for word, value in settings.engine.items() if word not in table}
+        place = recipe.place("engine", *list(unknown)[:1], target=index)
+        if conflict := quantization_conflict(unknown, settings.precision.weights, place):
+            raise conflict
         for word, value in settings.engine.items():
             _check(recipe, index, ("engine",), word, value, table, version, TOOL)
     if settings.llm_args:

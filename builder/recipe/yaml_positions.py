@@ -110,6 +110,7 @@ class _Reader:
         if isinstance(node, yaml.SequenceNode):
             self._refuse_tag(node, "tag:yaml.org,2002:seq")
             return [self.read(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode)  # noqa: S101 (for the type checker)
         return self._scalar(node)
 
     def _scalar(self, node: yaml.ScalarNode) -> str | int | float | bool | None:

@@ -1,4 +1,4 @@
-"""A public report as a user meets it: a recipe file, a model's folder with its config.json, and `engine-builder plan`."""
+"""A public report as a user meets it: a recipe file, a model's folder with a config.json, `engine-builder plan`."""
 
 import contextlib
 import io
@@ -14,7 +14,7 @@ from unittest.mock import patch
 import yaml
 
 from builder.cli.main import run
-from builder.lock import make_lock
+from builder.lock.making import make_lock
 from builder.plan import Unit, resolve_units
 from builder.recipe import load_recipe
 from builder.recipe.composition import merge
@@ -36,6 +36,15 @@ RECIPE: dict[str, Any] = {
     "targets": [{"sku": "h100-sxm-80gb"}],
 }
 """What a case's recipe is laid over: mappings are merged, anything else is replaced."""
+
+AS_PUBLISHED = {"weights": "as-published"}
+PYTORCH = {"flow": "pytorch", "serving": {"family": "llmapi"}}
+TEXTS = {"dataset": "file:texts.jsonl"}
+"""Sections of recipes. The texts lie beside every case's recipe, for precisions that are measured on some."""
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
+"""What config.json says of a quantised checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +115,11 @@ def config_of(name: str, **changes: Any) -> dict[str, Any]:
 def write_case(folder: Path, config: Mapping[str, Any] | str, **recipe: Any) -> Path:
     """A recipe in `folder`, its sections laid over `RECIPE`, and beside it the model's folder with its config.json.
 
-    `sku` and other keys of a target come in `target`. Nothing of a model is there but its configuration.
+    `sku` and other keys of a target come in `target`. Nothing of a model is there but its configuration. What a case
+    in this folder had pinned before is forgotten.
     """
+    (folder / "texts.jsonl").write_text('{"text": "a text to measure with"}\n')
+    (folder / "case.lock.json").unlink(missing_ok=True)
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
     (model / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))

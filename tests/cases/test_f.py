@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from builder.errors import SourceError
 from builder.model.safetensors import read_header
 from tests.cases.support import config_of, failed, run_plan, write_case
 from tests.cases.weight_files import write_header
@@ -54,7 +55,10 @@ NEIGHBOURS = {
     "offsets-go-backwards": (a_file({"t": entry("F32", [2], 8, 0)}, 8), "-8 bytes"),
     "negative-shape": (a_file({"t": entry("F32", [-2], 0, 8)}, 8), "whole numbers"),
     "shape-times-dtype-overflows": (a_file({"t": entry("F32", [1 << 32, 1 << 32], 0, 0)}, 0), "size of F32"),
-    "offset-is-no-number": (a_file({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, "8"]}}, 8), "whole numbers"),
+    "offset-is-no-number": (
+        a_file({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, "8"]}}, 8),
+        "whole numbers",
+    ),
     "bytes-of-nobody": (a_file({"t": BF16_2X2}, 9), "1 bytes"),
     "not-JSON": (a_file(b'{"t": ', 0), "line 1"),
     "not-UTF-8": (a_file(b'{"\xff": 1}', 0), "utf-8"),
@@ -70,7 +74,9 @@ def planned(folder: Path, content: bytes) -> Path:
     return recipe
 
 
-@pytest.mark.parametrize(("content", "word"), [*MALFORMED.values(), *NEIGHBOURS.values()], ids=[*MALFORMED, *NEIGHBOURS])
+@pytest.mark.parametrize(
+    ("content", "word"), [*MALFORMED.values(), *NEIGHBOURS.values()], ids=[*MALFORMED, *NEIGHBOURS]
+)
 def test_f08_a_malformed_header_ends_in_a_clean_error(tmp_path: Path, content: bytes, word: str) -> None:
     """Readers of several projects trusted the header of a safetensors file: they allocated what its first 8 bytes say,
     took the last of two equal keys, or read past the end.
@@ -118,8 +124,8 @@ def test_f08_nothing_is_allocated_by_the_declared_length(tmp_path: Path) -> None
     with open(file, "r+b") as content:
         content.write((size // 2).to_bytes(8, "little"))
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    with pytest.raises(Exception, match="not a valid safetensors file") as caught:
+    with pytest.raises(SourceError) as caught:
         read_header(file)
-    assert caught.value.code == "SAFETENSORS_HEADER"  # type: ignore[attr-defined]
+    assert caught.value.code == "SAFETENSORS_HEADER"
     assert time.monotonic() - began < 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # kB

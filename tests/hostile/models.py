@@ -158,7 +158,9 @@ CONFIGS: Mapping[str, Callable[[], str | bytes]] = {
     "heads of another number": lambda: _text_of({"num_key_value_heads": 5}),
     "10,000 layers": lambda: _text_of({"num_hidden_layers": 10_000}),
     "2^31 in every size": lambda: _text_of(
-        dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"), 1 << 31)
+        dict.fromkeys(
+            ("hidden_size", "intermediate_size", "vocab_size", "max_position_embeddings", "head_dim"), 1 << 31
+        )
     ),
     "a window of 1": lambda: _text_of({"sliding_window": 1}),
     "a token beyond": lambda: _text_of({"eos_token_id": 10**9}),
@@ -190,7 +192,14 @@ CONFIGS: Mapping[str, Callable[[], str | bytes]] = {
     **{
         f"rope_scaling.{name}: {what}": (
             lambda name=name, value=value: _text_of(
-                {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, name: value}}
+                {
+                    "rope_scaling": {
+                        "rope_type": "yarn",
+                        "factor": 4.0,
+                        "original_max_position_embeddings": 64,
+                        name: value,
+                    }
+                }
             )
         )
         for name in ("rope_type", "factor", "original_max_position_embeddings", "mscale", "attention_factor", "unknown")
@@ -296,7 +305,9 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "a header that is deep": _header(b'{"a":' + b"[" * DEEP + b"]" * DEEP + b"}"),
     "a header in UTF-16": _header("{}".encode("utf-16")),
     "a header with a name twice": _header(b'{"a":%s,"a":%s}' % ((json.dumps(_tensor()).encode(),) * 2), b"\0" * 8),
-    "a header with a field twice": _header(b'{"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}}', b"\0" * 8),
+    "a header with a field twice": _header(
+        b'{"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}}', b"\0" * 8
+    ),
     "tensors that overlap": _header({"a": _tensor(), "b": _tensor(offsets=(4, 12))}, b"\0" * 12),
     "tensors with a gap": _header({"a": _tensor(), "b": _tensor(offsets=(16, 24))}, b"\0" * 24),
     "a tensor beyond the file": _header({"a": _tensor(shape=(1 << 20,), offsets=(0, 4 << 20))}, b"\0" * 8),
@@ -321,12 +332,16 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "bytes of nobody": _header(_TWO, b"\0" * 17),
     "a file of three bytes": _file("model.safetensors", b"abc"),
     "an empty file": _file("model.safetensors", b""),
-    "a Git LFS pointer": _file("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+    "a Git LFS pointer": _file(
+        "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    ),
     # the index
     "an index that isn't JSON": _index("{"),
     "an index that is a list": _index("[]"),
     "an index without a map": _index({}),
-    "an index of 100 MB": _large("model.safetensors.index.json", b'{"weight_map":{', b'"a":"b",', 12_500_000, b'"a":"b"}}'),
+    "an index of 100 MB": _large(
+        "model.safetensors.index.json", b'{"weight_map":{', b'"a":"b",', 12_500_000, b'"a":"b"}}'
+    ),
     "an index of a million names": _many_names,
     "an index that is deep": _index('{"weight_map": ' + "[" * DEEP + "]" * DEEP + "}"),
     "an index with NaN": _index('{"weight_map": {"a": NaN}}'),
@@ -348,7 +363,13 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     # what isn't a file
     **{
         f"{name} is {what}": spoil
-        for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja")
+        for name in (
+            "config.json",
+            "generation_config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "chat_template.jinja",
+        )
         for what, spoil in {
             "a pipe": _placed(name, os.mkfifo),
             "a folder": _placed(name, Path.mkdir),
@@ -385,7 +406,9 @@ FILES: Mapping[str, Callable[[Path], None]] = {
         json.dumps({"added_tokens": [{"id": v, "content": "a"} for v in WRONG_VALUES.values()], "model": {"vocab": 1}}),
     ),
     "a token id of 10**400": _file("tokenizer.json", json.dumps({"added_tokens": [{"id": 10**400, "content": "a"}]})),
-    "a token id of 5000 digits": _file("tokenizer.json", f'{{"added_tokens": [{{"id": {"1" * 5000}, "content": "a"}}]}}'),
+    "a token id of 5000 digits": _file(
+        "tokenizer.json", f'{{"added_tokens": [{{"id": {"1" * 5000}, "content": "a"}}]}}'
+    ),
     "a negative token id": _file("tokenizer.json", json.dumps({"model": {"vocab": {"a": -(10**30)}}})),
     "a token that is half of a pair": _file(
         "tokenizer.json", json.dumps({"added_tokens": [{"id": 300, "content": "\ud800\x1b[2J\nerror[FAKE]: "}]})
@@ -406,7 +429,9 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "a generation_config that is a list": _file("generation_config.json", "[]"),
     "a generation_config that is deep": _file("generation_config.json", "[" * DEEP),
     "a generation_config of 8 MB": _large("generation_config.json", b'{"a":[', b"[],", 2_700_000, b"[]]}"),
-    "end tokens that are wrong": _file("generation_config.json", json.dumps({"eos_token_id": list(WRONG_VALUES.values())})),
+    "end tokens that are wrong": _file(
+        "generation_config.json", json.dumps({"eos_token_id": list(WRONG_VALUES.values())})
+    ),
     "an end token that is a list": _file("generation_config.json", json.dumps({"eos_token_id": [[1]]})),
     "an end token that isn't finite": _file("generation_config.json", '{"eos_token_id": Infinity}'),
     "hf_quant_config is empty": _file("hf_quant_config.json", "{}"),

@@ -125,7 +125,7 @@ def test_a_later_stage_is_all_that_a_changed_name_rebuilds(tmp_path: Path) -> No
     assert build(recipe, store)["built"] == ["image"]
     recipe.write_text(RECIPE.replace("max_batch_size: 4", "max_batch_size: 5"))
     planned = engine_builder("plan", "--recipe", recipe, store=store)
-    assert "engine     to do: max_batch_size 4 → 5" in planned.stdout
+    assert "engine, repository: to do, limits.max_batch_size 4 → 5" in planned.stdout
     assert build(recipe, store)["built"] == ["engine", "repository", "image"]
 
 

@@ -89,7 +89,7 @@ def test_a_missing_shard_is_named(recipe: Path, store: Path, tmp_path: Path) -> 
 def test_a_truncated_shard_says_how_much_is_missing(recipe: Path, store: Path, tmp_path: Path) -> None:
     file = shard(tmp_path / "model")
     file.write_bytes(file.read_bytes()[:-100])
-    fails(recipe, store, 4, "SHARD_TRUNCATED", "model-00002-of-00002.safetensors", "100 bytes")
+    fails(recipe, store, 4, "SAFETENSORS_HEADER", "model-00002-of-00002.safetensors", "100 bytes")
 
 
 def test_a_git_lfs_pointer_is_told_from_weights(recipe: Path, store: Path, tmp_path: Path) -> None:

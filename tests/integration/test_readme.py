@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder.recipe import load_recipe
 from tests.command import COMMAND, engine_builder, environment
+from tests.readme import renewed
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -27,10 +27,13 @@ def test_the_recipe_that_it_shows_is_the_one_that_the_demo_builds() -> None:
     assert yaml.safe_load(blocks("yaml")[0]) == yaml.safe_load(file.read_text())
 
 
-def test_its_recipe_for_a_real_gpu_is_valid(tmp_path: Path) -> None:
-    file = tmp_path / "recipe.yaml"
-    file.write_text(blocks("yaml")[1])
-    assert [target.sku for target in load_recipe(file).content.targets] == ["h100-sxm-80gb", "l40s-48gb"]
+def test_its_recipe_for_real_gpus_is_the_one_in_the_folder() -> None:
+    file = ROOT / "recipes" / "llama-3.1-8b-instruct.yaml"
+    assert yaml.safe_load(blocks("yaml")[1]) == yaml.safe_load(file.read_text())
+
+
+def test_the_output_that_it_shows_is_what_its_commands_print() -> None:
+    assert renewed(README) == README, "run `python -m tests.readme`"
 
 
 def commands(block: str) -> list[list[str]]:

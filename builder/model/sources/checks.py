@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,9 @@ from builder.model.files import opened, read_json
 from builder.model.snapshot import SnapshotFile
 from builder.store import DigestCache, FileDigest
 from builder.store.digests import Advance, ignore_progress
+
+MOST_WORD_BYTES = 100_000_000
+"""Of a configuration, or a file of a tokenizer. The largest published ones have some 30 MB."""
 
 _FILE_FIELDS = ("vocab_file", "merges_file", "spm_file")
 
@@ -86,8 +90,12 @@ def refuse_traps(path: Path) -> None:
     """SourceError `LFS_POINTER` for a Git LFS pointer in place of a file, `PATH_ESCAPE` for a tokenizer
     configuration that names a file elsewhere (a tool that loads and saves it would copy that file).
     """
-    with opened(path):
-        pass
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+    if path.suffix != ".safetensors" and size > MOST_WORD_BYTES:
+        raise SourceError(
+            "the file is too large", where=path, why=f"{size} bytes; {MOST_WORD_BYTES} at most", code="UNREADABLE"
+        )
     if path.name == "tokenizer_config.json":
         _refuse_foreign_files(path)
 

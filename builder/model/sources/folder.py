@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.errors import SourceError
-from builder.model.files import read_json
 from builder.model.safetensors import TensorIndex, read_header
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, classify, digest_of_files
 from builder.model.sources.checks import difference, digest_of, drift, is_as_pinned, reading, refuse_traps
 from builder.model.sources.listing import NEEDED, Content, kind_of, needed, weights_among, words_among
-from builder.model.weight_files import INDEX_FILE, check_index
+from builder.model.weight_files import INDEX_FILE, read_index
 from builder.store import DigestCache
 from builder.store.digests import Advance
 
@@ -67,8 +66,7 @@ class FolderSource:
         return self._folder
 
     def _weight_map(self) -> dict[str, str]:
-        index = self._folder / INDEX_FILE
-        return check_index(read_json(index, code="INDEX_JSON"), index)
+        return read_index(self._folder / INDEX_FILE)
 
     def _read_headers(self, weights: list[str]) -> TensorIndex:
         if self._content == "model" and weights:

@@ -21,14 +21,14 @@ from typing import TypeVar
 from huggingface_hub.hf_api import RepoSibling
 
 from builder.errors import SourceError
-from builder.model.files import lfs_pointer, read_json
+from builder.model.files import lfs_pointer
 from builder.model.safetensors import PREFIX_BYTES, TensorIndex, TensorInfo, header_bytes, parse_header
 from builder.model.snapshot import Snapshot, SnapshotFile, check_path, check_sha256
 from builder.model.sources import bad_source
 from builder.model.sources.checks import Progress, difference, digest_of, drift, is_as_pinned, reading, refuse_traps
 from builder.model.sources.hub_repository import HubRepository
 from builder.model.sources.listing import Content, kind_of, needed
-from builder.model.weight_files import INDEX_FILE, check_index
+from builder.model.weight_files import INDEX_FILE, read_index
 from builder.store import DigestCache
 from builder.store.digests import Advance, ignore_progress
 
@@ -122,7 +122,7 @@ class HubSource:
     def _weight_map(self, commit: str) -> dict[str, str]:
         path = self._repository.download(commit, INDEX_FILE, ignore_progress, threading.Event()) / INDEX_FILE
         refuse_traps(path)
-        return check_index(read_json(path, code="INDEX_JSON"), self._where)
+        return read_index(path, self._where)
 
     def _header(self, commit: str, entry: RepoSibling) -> dict[str, TensorInfo]:
         """The tensors of a weight file, from its first bytes alone."""

@@ -14,6 +14,8 @@ Content = Literal["model", "adapter", "dataset"]
 
 NEEDED: tuple[FileKind, ...] = ("weights", "config", "tokenizer")
 
+MOST_WORDS = 200
+
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 WeightMap = Callable[[], dict[str, str]]
@@ -41,7 +43,15 @@ def needed(
             hint="name a repository in the format of Hugging Face transformers",
             code="CONFIG_MISSING",
         )
-    return sorted({*weights, *words_among(paths)})
+    words = words_among(paths)
+    if len(words) > MOST_WORDS:
+        raise SourceError(
+            f"there are {len(words)} files of configuration and tokenizers",
+            where=where,
+            why=f"a model has a dozen; {MOST_WORDS} at most are pinned",
+            code="TOO_MANY_FILES",
+        )
+    return sorted({*weights, *words})
 
 
 def weights_among(paths: Collection[str], weight_map: WeightMap, *, where: str, may_lack: bool = False) -> list[str]:

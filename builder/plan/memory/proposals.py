@@ -32,7 +32,7 @@ class Proposals:
 
     tensor: the smallest tensor-parallel size. max_batch_size: the largest of which all sequences have max_seq_len.
     max_num_tokens: the largest that leaves a full sequence, up to 16,384. precisions: those that the toolchain runs on
-    the GPU and that fit with the split as it is, the largest first.
+    the GPU and that can be made of the source, and that fit with the split as it is, the largest first.
     """
 
     tensor: int | None
@@ -47,17 +47,27 @@ def proposals(unit: Unit) -> Proposals:
     if demand.gpu_bytes is None:
         return Proposals(None, None, None, ())
     legal = is_legal(demand.spec, demand.split)
-    runnable = [
-        one
-        for one in catalog.precisions().values()
-        if not one.published_only and unit.toolchain.runs(one.name, unit.gpu, unit.flow)
-    ]
     return Proposals(
         smallest_tensor(demand),
         largest_batch(demand) if legal else None,
         largest_num_tokens(demand) if legal else None,
-        tuple(fitting_precisions(demand, runnable)) if legal else (),
+        tuple(fitting_precisions(demand, _can_be_made(unit))) if legal else (),
     )
+
+
+def _can_be_made(unit: Unit) -> list[Precision]:
+    """The precisions to choose from: run by the toolchain on the GPU, not denied to the model; none for a source that is
+    quantised, as there is nothing left to make others of."""
+    if unit.spec.quantization is not None:
+        return []
+    release, flow = unit.toolchain, unit.flow
+    return [
+        one
+        for one in catalog.precisions().values()
+        if not one.published_only
+        and release.runs(one.name, unit.gpu, flow)
+        and release.supports(unit.spec.architecture, one.name, flow) is not False
+    ]
 
 
 def holds_a_sequence(demand: Demand) -> bool:

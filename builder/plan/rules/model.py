@@ -65,6 +65,20 @@ def whole_model_is_built(unit: Unit) -> Iterator[Problem]:
         )
 
 
+@rule("CLASS_DEFAULT", "warn")
+def numbers_are_those_of_the_file(unit: Unit) -> Iterator[Problem]:
+    """config.json leaves numbers to the defaults of its class in transformers: other readers may take others."""
+    taken = unit.spec.assumed
+    if taken:
+        yield Problem(
+            f"config.json doesn't say {listed((f'{key} {value:.15g}' for key, value in taken.items()), 'and')}: "
+            f"taken from the defaults of {unit.spec.model_type} in transformers",
+            _SOURCE,
+            "nothing needs to be done if the model was made so; else write the values into its config.json",
+            {"defaults": dict(taken)},
+        )
+
+
 @rule("NO_END_TOKEN", "refuse")
 def answers_can_end(unit: Unit) -> Iterator[Problem]:
     """The model names a token that ends an answer."""

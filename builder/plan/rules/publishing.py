@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from builder import catalog
 from builder.catalog import RegistryLimits
 from builder.plan.findings import Problem, rule
 from builder.plan.memory import sizes
+from builder.plan.memory.of_unit import is_legal, split_of, storage_of
 from builder.plan.memory.sizes import rank_bytes
+from builder.plan.memory.weights import rope_bytes, weight_bytes
 from builder.plan.rules.conditions import compiles
+from builder.plan.rules.parallelism import legal_tensor_parallel
 from builder.plan.unit import Unit
 
 _REPOSITORY = ("publish", "repository")
@@ -50,9 +54,25 @@ def _largest_file(unit: Unit) -> int:
     return max(published) if published and unit.as_published else files.checkpoint_bytes
 
 
+def _split_that_fits(unit: Unit, limit: int) -> tuple[int, int] | None:
+    """The smallest larger tensor-parallel size of whose engines each fits, and the bytes of the largest of them."""
+    split, storage, rope = split_of(unit), storage_of(unit), rope_bytes(unit.spec)
+    for tensor in legal_tensor_parallel(unit.spec):
+        wider = replace(split, tensor=tensor, moe_tensor=max(1, tensor // split.moe_expert))
+        if tensor > split.tensor and is_legal(unit.spec, wider):
+            size = max(weight_bytes(unit.spec, storage, wider)) + rope
+            if size <= limit:
+                return tensor, size
+    return None
+
+
 @rule("LAYER_TOO_LARGE", "refuse")
 def layers_fit_the_registry(unit: Unit) -> Iterator[Problem]:
-    """The largest file fits into a layer of the registry that the recipe publishes to."""
+    """The largest file fits into a layer of the registry that the recipe publishes to.
+
+    Of twice the ranks the values have what an even split gives, the least; `fitting_tensor` goes by what TensorRT-LLM
+    writes, which keeps an embedding whole on every rank.
+    """
     limits = _limits(unit.recipe.content.publish.repository)
     if limits is None or limits.max_layer_bytes is None:
         return
@@ -62,13 +82,13 @@ def layers_fit_the_registry(unit: Unit) -> Iterator[Problem]:
     ways = ["another registry", "files outside of the image (a store, or S3)"]
     values: dict[str, object] = {"limit": limit, "file_bytes": largest, "host": _host(unit)}
     if compiles(unit):
-        twice = 2 * unit.parallelism.tensor
-        half = max(rank_bytes(unit)) // 2
+        twice, half = 2 * unit.parallelism.tensor, max(rank_bytes(unit)) // 2
         values[f"tp{twice}_file_bytes"] = half
         if limits.upload_seconds:
             values[f"min_mb_per_s_tp{twice}"] = round(half / limits.upload_seconds / _MB, 1)
-        if half <= limit:
-            ways.insert(0, f"parallelism.tensor: {twice} (files of about {half / _GB:.2f} GB)")
+        if split := _split_that_fits(unit, limit):
+            values |= {"fitting_tensor": split[0], "fitting_file_bytes": split[1]}
+            ways.insert(0, f"parallelism.tensor: {split[0]} (files of about {split[1] / _GB:.2f} GB)")
     if unit.precision.bits > 8:
         ways.insert(-2, "an 8-bit precision (fp8, int8-wo)")
     yield Problem(

@@ -8,6 +8,7 @@ from builder import catalog
 from builder.lock import names_needed
 from builder.model.inventory import parameter_count
 from builder.model.spec import SourceQuantization
+from builder.model.stored import stored_bytes
 from builder.plan.findings import Problem, rule
 from builder.plan.rules.alternatives import listed
 from builder.plan.unit import Unit
@@ -26,6 +27,9 @@ llm_utils.py and _torch/model_config.py, 1.x (ModelOpt's hf_quant_config.json; `
 NotImplementedError for the rest).
 """
 
+
+_BUFFERS = 0.001
+"""The share of a model's bytes that tensors may have which only repeat its configuration."""
 
 _ALL_READ = {method for methods in _READ.values() for method in methods}
 
@@ -165,6 +169,28 @@ def embedding_has_the_size_of_the_vocabulary(unit: Unit) -> Iterator[Problem]:
         _SOURCE,
         f"set vocab_size to {tensors.embedding_rows} in config.json, or resize the embedding",
         {"vocab_size": vocabulary, "embedding_rows": tensors.embedding_rows},
+    )
+
+
+@rule("TENSOR_BYTES", "warn")
+def stored_tensors_are_those_of_the_model(unit: Unit) -> Iterator[Problem]:
+    """The stored tensors have the size that config.json makes: less are missing or misread, more are not part of it.
+
+    Up to a thousandth more is common: Llama-2's files also hold what rope_theta says (`rotary_emb.inv_freq`).
+    """
+    spec, tensors = unit.spec, unit.lock.tensors
+    if tensors is None or spec.quantization is not None or spec.towers:
+        return
+    head = tensors.head_stored if spec.tie_word_embeddings else None
+    most, least = (stored_bytes(spec, head=head, next_token=further) or 0 for further in (True, False))
+    if least <= tensors.bytes <= most * (1 + _BUFFERS):
+        return
+    yield Problem(
+        f"the weight files hold {tensors.bytes:,} bytes of tensors, config.json makes {most:,}: "
+        + ("some are missing, or stored in a smaller format" if tensors.bytes < least else "some aren't part of it"),
+        _SOURCE,
+        "check that config.json and weights belong together, and the dtype and the numbers of layers and experts in it",
+        {"stored": tensors.bytes, "expected": most},
     )
 
 

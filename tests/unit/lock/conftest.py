@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.lock import Lock, make_lock
+from builder.lock import Lock
+from builder.lock.making import make_lock
 from builder.recipe import load_recipe
 from builder.store import LocalStore
 from tests.tiny_model import write_tiny_recipe

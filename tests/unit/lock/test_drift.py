@@ -1,6 +1,7 @@
 from dataclasses import replace
 
-from builder.lock import Lock, PinnedImage, PinnedModel, PlatformImage, TokenizerSummary, Unresolved, compare
+from builder.lock import Lock, PinnedImage, PinnedModel, PlatformImage, TokenizerSummary, Unresolved
+from builder.lock.drift import compare
 from builder.model.snapshot import SnapshotFile
 
 ONE, TWO = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import RecipeError, SourceError
-from builder.lock import TENSORS, WEIGHTS, Lock, PinnedImage, PlatformImage, load_lock, make_lock, names_needed
-from builder.lock.making import reason_of
+from builder.lock import TENSORS, WEIGHTS, Lock, PinnedImage, PlatformImage, load_lock, names_needed
+from builder.lock.making import make_lock, reason_of
 from builder.recipe import Recipe, load_recipe
 from builder.store import LocalStore
 from tests.tiny_model import RECIPE, write_tiny_model, write_tiny_recipe

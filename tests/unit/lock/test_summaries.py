@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from builder.errors import SourceError
 from builder.lock.summaries import ChatTemplate, TensorSummary, TokenizerSummary
 from builder.model.safetensors import TensorIndex
 from tests.tiny_model import write_tiny_model
@@ -98,10 +99,17 @@ def test_the_pieces_of_a_sentencepiece_model_are_counted(tmp_path: Path) -> None
     assert TokenizerSummary.of(tmp_path) is None
 
 
-@pytest.mark.parametrize("content", ["", "[]", "null", "[" * 100_000, '{"model": 3, "added_tokens": {"a": 1}}'])
-def test_a_tokenizer_that_is_none_tells_nothing(tmp_path: Path, content: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
+def test_a_tokenizer_without_tokens_tells_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"model": 3, "added_tokens": {"a": 1}}')
     assert TokenizerSummary.of(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", "[" * 100_000, '{"added_tokens": [{"content": "a", "id": -1}]}'])
+def test_a_tokenizer_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(SourceError) as caught:
+        TokenizerSummary.of(tmp_path)
+    assert caught.value.code == "TOKENIZER_JSON"
 
 
 def test_a_chat_template_of_its_own_comes_before_that_of_the_tokenizer(tmp_path: Path) -> None:

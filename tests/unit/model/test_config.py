@@ -366,7 +366,7 @@ def test_class_defaults_fill_what_gemma_3_leaves_out_and_are_named() -> None:
     assert attention is not None
     assert (attention.heads, attention.kv_heads, attention.head_dim, described.vocab_size) == (8, 4, 256, 262_208)
     assert {"num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"} <= set(described.assumed)
-    assert published_spec("google--gemma-3-1b-it").assumed == ()
+    assert published_spec("google--gemma-3-1b-it").assumed == {}
 
 
 @pytest.mark.parametrize(
@@ -404,5 +404,5 @@ def test_without_any_dtype_the_stored_one_counts_and_float32_is_never_assumed() 
 
 
 def test_a_default_of_the_class_that_stands_for_a_number_is_named() -> None:
-    assert spec().assumed == ()
-    assert spec("rope_theta", "rope_scaling").assumed == ("rope_theta",)
+    assert spec().assumed == {}
+    assert spec("rope_theta", "rope_scaling").assumed == {"rope_theta": 10000.0}

@@ -103,14 +103,14 @@ def test_a_header_length_is_bounded_before_anything_is_allocated(tmp_path: Path)
 def test_a_file_that_ends_before_its_header_is_truncated(tmp_path: Path, content: bytes, missing: int) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     error = refusal(tmp_path)
-    assert error.code == "SHARD_TRUNCATED"
+    assert error.code == "SAFETENSORS_HEADER"
     assert f"{missing} bytes are missing" in error.message
 
 
 def test_a_truncated_file_says_how_many_bytes_are_missing(tmp_path: Path) -> None:
     a_file(tmp_path, {"a": BF16_2X2, "b": entry("F32", [1000], 8, 4008)}, data_bytes=1008)
     error = refusal(tmp_path)
-    assert error.code == "SHARD_TRUNCATED"
+    assert error.code == "SAFETENSORS_HEADER"
     assert "3000 bytes are missing" in error.message
 
 

@@ -157,3 +157,11 @@ def test_another_format_than_the_source_has_is_told(make_units: MakeUnits, sourc
 
 def test_the_format_of_the_source_is_accepted(make_units: MakeUnits) -> None:
     assert findings(make_units(recipe(weights="fp16"), LLAMA_7B | {"torch_dtype": "float16"})) == {}
+
+
+def test_numbers_that_config_json_leaves_to_its_class_are_told(make_units: MakeUnits) -> None:
+    finding = findings(make_units(recipe(), LLAMA_7B, without=("rope_theta",)))["CLASS_DEFAULT"]
+    assert finding.severity == "warn"
+    assert finding.values["defaults"] == {"rope_theta": 10000.0}
+    assert "rope_theta 10000" in finding.message
+    assert "CLASS_DEFAULT" not in findings(make_units(recipe(), LLAMA_7B))

@@ -20,6 +20,31 @@ def test_an_engine_larger_than_a_layer_is_refused_with_alternatives(make_units: 
     assert "parallelism.tensor: 2" in finding.suggestion
 
 
+def test_the_proposed_split_keeps_an_embedding_whole_on_every_rank(make_units: MakeUnits) -> None:
+    """Llama-3.1-8B on two ranks: an embedding of 128,256 x 4,096 x 2 = 1,050,673,152 bytes, half of the other
+    15,009,849,344, the norms' other half (65 x 4,096 x 2 / 2 = 266,240), and a rope table of 131,072 x 128 x 4."""
+    finding = found(make_units, **GHCR)["LAYER_TOO_LARGE"]
+    assert finding.values["fitting_tensor"] == 2
+    assert finding.values["fitting_file_bytes"] == 1_050_673_152 + 7_504_924_672 + 266_240 + 67_108_864
+
+
+def test_a_split_that_is_not_legal_or_not_small_enough_is_not_proposed(make_units: MakeUnits) -> None:
+    """28 heads can be shared by 4 ranks, whose files have 33 GB, not by 8; 28 ranks don't divide a width of 30,720."""
+    heads = {"num_attention_heads": 28, "num_key_value_heads": 4, "head_dim": 256}
+    wide = LLAMA_70B | heads | {"hidden_size": 7168, "intermediate_size": 30720}
+    values = found(make_units, wide, **GHCR, parallelism={"tensor": 2}, sku="b300-269gb")["LAYER_TOO_LARGE"].values
+    assert "tp4_file_bytes" in values
+    assert "fitting_tensor" not in values
+
+
+def test_half_a_file_may_fit_where_twice_the_ranks_do_not(make_units: MakeUnits) -> None:
+    """Llama-3.1-70B on 16 ranks: 10.8 GB each, a 16th of 139.0 GB and a whole embedding of 2.1 GB. On 32 the
+    8 KV heads are held four times, too: 6.77 GB."""
+    finding = found(make_units, LLAMA_70B, **GHCR, parallelism={"tensor": 8}, sku="b300-269gb")["LAYER_TOO_LARGE"]
+    assert finding.values["tp16_file_bytes"] < 10_000_000_000
+    assert "parallelism.tensor: 32 (files of about 6.77" in finding.suggestion
+
+
 def test_rank_files_below_the_limit_are_accepted(make_units: MakeUnits) -> None:
     codes = found(make_units, **GHCR, parallelism={"tensor": 2})
     assert "LAYER_TOO_LARGE" not in codes

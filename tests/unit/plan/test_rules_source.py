@@ -106,7 +106,8 @@ def test_a_token_beyond_the_embedding_is_refused_by_name(make_units: MakeUnits) 
 
 def test_a_tokenizer_smaller_than_the_embedding_is_accepted(make_units: MakeUnits) -> None:
     tokenizer = TokenizerSummary(31999, {"</s>": 2})
-    assert findings(make_units(recipe(), LLAMA_7B, tokenizer=tokenizer, tensors=tensors(32000))) == {}
+    stored = tensors(32000, 13_476_831_232)
+    assert findings(make_units(recipe(), LLAMA_7B, tokenizer=tokenizer, tensors=stored)) == {}
 
 
 def test_a_config_resized_without_its_embedding_is_refused(make_units: MakeUnits) -> None:
@@ -128,3 +129,32 @@ def test_what_could_not_be_pinned_is_told_to_the_units_that_need_it(make_units: 
     assert l40s["UNRESOLVED"].severity == "warn"
     assert "no route to host" in l40s["UNRESOLVED"].message
     assert l40s["UNRESOLVED"].where.endswith("tiny.yaml:5:1")
+
+
+@pytest.mark.parametrize(
+    ("stored", "warned"),
+    [
+        (13_476_831_232, False),
+        (13_476_835_328, False),  # total_size of its index on the Hub: with 32 inv_freq of 64 float16 numbers
+        (13_476_831_231, True),
+        (26_953_662_464, True),  # all of it in float32
+    ],
+)
+def test_stored_bytes_that_config_json_does_not_make_are_told(make_units: MakeUnits, stored: int, warned: bool) -> None:
+    found = findings(make_units(recipe(), LLAMA_7B, tensors=tensors(32000, stored)))
+    assert ("TENSOR_BYTES" in found) is warned
+    if warned:
+        assert found["TENSOR_BYTES"].severity == "warn"
+        assert found["TENSOR_BYTES"].values == {"stored": stored, "expected": 13_476_831_232}
+
+
+def test_a_second_head_and_layers_that_may_be_left_out_are_no_difference(make_units: MakeUnits) -> None:
+    for size, head in ((1_192_099_840, False), (1_503_264_768, True)):
+        assert "TENSOR_BYTES" not in findings(make_units(recipe(), QWEN3_0_6B, tensors=tensors(151936, size, head)))
+    missing_head = tensors(32000, 13_476_831_232 - 2 * 32000 * 4096)
+    assert "TENSOR_BYTES" in findings(make_units(recipe(), LLAMA_7B, tensors=missing_head))
+
+
+def test_the_bytes_of_quantised_weights_are_not_judged(make_units: MakeUnits) -> None:
+    text = recipe(weights="as-published")
+    assert "TENSOR_BYTES" not in findings(make_units(text, quantized(LLAMA_7B, AWQ), tensors=tensors(32000, 4)))
