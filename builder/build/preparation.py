@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from builder.build.overview import no_duplicates
 from builder.build.reporter import Reporter
 from builder.errors import BuilderError, RecipeError
 from builder.image.wheels import runtime_digest
 from builder.lock import Lock, load_lock, required_lock
 from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit, StagePlan, plan_stages, plan_units, resolve_units
-from builder.recipe import Recipe, find_recipes, load_recipe
+from builder.recipe import Recipe, load_recipe
+from builder.selection import find_recipes
 from builder.store import LocalStore
 from builder.store.digests import Advance
 
 
 def prepare(path: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> list[PlannedUnit]:
     """The planned units of a recipe, or of a folder of recipes; what isn't locked yet is locked now."""
-    planned = prepare_files(find_recipes(path), store, frozen, reporter)
+    planned: list[PlannedUnit] = []
+    for file in find_recipes(path):
+        planned += prepare_recipe(file, store, frozen, reporter)[1]
     no_duplicates((item.unit.id, str(item.unit.recipe.file)) for item in planned)
     return planned
 
 
-def prepare_files(files: Iterable[Path], store: LocalStore, frozen: bool, reporter: Reporter) -> list[PlannedUnit]:
-    """The planned units of some recipes."""
-    planned: list[PlannedUnit] = []
-    for file in files:
-        recipe = load_recipe(file)
-        lock = _lock(recipe, store, frozen, reporter)
-        planned += plan_units(resolve_units(recipe, lock), runtime_digest)
-    return planned
-
-
-def no_duplicates(units: Iterable[tuple[str, str]]) -> None:
-    """RecipeError where two recipes make one unit; `units` are pairs of id and recipe."""
-    files: dict[str, str] = {}
-    for name, file in units:
-        if (other := files.setdefault(name, file)) != file:
-            raise RecipeError(
-                f"two recipes make the same unit {name!r}",
-                where=file,
-                why=f"the other one is {other}",
-                hint="give one of them another name",
-                code="DUPLICATE_UNIT",
-            )
+def prepare_recipe(file: Path, store: LocalStore, frozen: bool, reporter: Reporter) -> tuple[Recipe, list[PlannedUnit]]:
+    """One recipe, and its planned units."""
+    recipe = load_recipe(file)
+    lock = _lock(recipe, store, frozen, reporter)
+    return recipe, plan_units(resolve_units(recipe, lock), runtime_digest)
 
 
 def stages_at(revision: str, path: Path) -> dict[str, Mapping[str, StagePlan]]:

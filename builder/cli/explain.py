@@ -41,7 +41,7 @@ def command(unit: str, recipe: Path, store: Path | None, frozen: bool, form: str
 
 def _explain(planned: PlannedUnit, store: LocalStore) -> dict[str, Any]:
     unit = planned.unit
-    states = stage_states(planned, store)
+    states = stage_states(unit.id, planned.stages, store)
     memory, host, files = legal_estimate(unit), host_estimate(unit), sizes(unit)
     return {
         "id": unit.id,
@@ -50,7 +50,7 @@ def _explain(planned: PlannedUnit, store: LocalStore) -> dict[str, Any]:
         "memory": {**asdict(memory), "formulas": dict(FORMULAS)} if memory else None,
         "proposals": asdict(proposals(unit)),
         "host": asdict(host) if host else None,
-        "sizes": files.to_json(100) if files else None,
+        "sizes": files.to_json() if files else None,
         "commands": [asdict(one) for one in commands(unit)],
         "stages": {
             name: {
@@ -176,7 +176,8 @@ def _show_proposals(found: Mapping[str, Any]) -> None:
     click.echo("\nwhat leaves room")
     for name, value in shown.items():
         click.echo(f"  {name:<34}{value:,}")
-    click.echo(f"  {'precisions':<34}{', '.join(found['precisions'])}")
+    if found["precisions"]:
+        click.echo(f"  {'precisions':<34}{', '.join(found['precisions'])}")
 
 
 def _needs(needs: Mapping[str, Any]) -> str:

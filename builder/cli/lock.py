@@ -12,7 +12,8 @@ from builder.errors import SourceError, UsageError
 from builder.lock import Lock, load_lock
 from builder.lock.drift import Check, check_lock
 from builder.lock.making import Findings, make_lock
-from builder.recipe import Recipe, find_recipes, load_recipe
+from builder.recipe import Recipe, load_recipe
+from builder.selection import find_recipes
 from builder.store import LocalStore, default_store_root
 
 

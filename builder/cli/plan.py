@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from builder.build.overview import UnitOverview, overview
-from builder.build.preparation import stages_at
 from builder.cli.options import frozen_option, human_bytes, print_json, recipe_option, store_option, unit_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
-from builder.plan import Change, Changed, Finding, group_changes, matching_ids
+from builder.selection import matching_ids
 from builder.store import LocalStore, default_store_root
 
 if TYPE_CHECKING:
+    from builder.plan import Change
     from builder.plan.since import Comparison
+
+Finding = Mapping[str, Any]
 
 SCHEMA = 1
 """Of the JSON; described in docs/plan.schema.json."""
@@ -53,14 +55,15 @@ def command(
     With --format github: a job matrix of what there is to build, for `matrix:` of a workflow.
     """
     local = LocalStore(store or default_store_root())
-    plan = overview(recipe, local, frozen, Progress(), plans=since is not None)
+    plan = overview(recipe, local, frozen, Progress())
     selected = matching_ids([unit.id for unit in plan], units)
     plan = [unit for unit in plan if unit.id in selected]
     comparison = None
     if since is not None:
+        from builder.build.preparation import stages_at
         from builder.plan.since import compare
 
-        comparison = compare(stages_at(since, recipe), {unit.id: unit.plans for unit in plan})
+        comparison = compare(stages_at(since, recipe), {unit.id: unit.stage_plans() for unit in plan})
         plan = [unit for unit in plan if unit.id in comparison.affected]
     if form == "json":
         print_json(_document(plan, comparison, bandwidth))
@@ -72,6 +75,10 @@ def command(
 
 
 def _changes(plan: Sequence[UnitOverview]) -> list[Change]:
+    if not any(stage.changes for unit in plan for stage in unit.stages.values()):
+        return []
+    from builder.plan import Changed, group_changes
+
     return group_changes(
         Changed(
             unit.id,
@@ -92,10 +99,10 @@ def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth
         for state, names in _by_state(unit).items():
             click.echo(f"  {', '.join(names)}: {state}")
         if unit.sizes:
+            download, checkpoint, image = (unit.sizes[f"{name}_bytes"] for name in ("download", "checkpoint", "image"))
             click.echo(
-                f"  sizes: download {human_bytes(unit.sizes.download_bytes)}, "
-                f"checkpoint {human_bytes(unit.sizes.checkpoint_bytes)}, image {human_bytes(unit.sizes.image_bytes)} "
-                f"(a pull takes {unit.sizes.pull_seconds(bandwidth):,} s at {bandwidth:g} MB/s)"
+                f"  sizes: download {human_bytes(download)}, checkpoint {human_bytes(checkpoint)}, image "
+                f"{human_bytes(image)} (a pull takes {_pull_seconds(image, bandwidth):,} s at {bandwidth:g} MB/s)"
             )
         for finding in unit.findings:
             if len(shared[_words(finding)]) == 1:
@@ -117,15 +124,19 @@ def _by_state(unit: UnitOverview) -> dict[str, list[str]]:
     return states
 
 
+def _pull_seconds(size: int, mb_per_s: float) -> int:
+    return round(size / (mb_per_s * 1_000_000))
+
+
 def _words(finding: Finding) -> tuple[str, ...]:
     """What a finding says, whatever unit it is of: said once for all units that have it."""
-    return (finding.code, finding.severity, finding.message, finding.where)
+    return (finding["code"], finding["severity"], finding["message"], finding["where"])
 
 
 def _show_finding(finding: Finding) -> None:
-    waived = f" (waived: {finding.waived})" if finding.waived else ""
-    click.echo(f"  {finding.severity} {finding.code}: {finding.message}{waived}")
-    click.echo(f"    where: {finding.where}\n    try: {finding.suggestion}")
+    waived = f" (waived: {finding['waived']})" if finding["waived"] else ""
+    click.echo(f"  {finding['severity']} {finding['code']}: {finding['message']}{waived}")
+    click.echo(f"    where: {finding['where']}\n    try: {finding['suggestion']}")
 
 
 def _show_comparison(comparison: Comparison) -> None:
@@ -170,8 +181,13 @@ def _unit(unit: UnitOverview, bandwidth: float) -> dict[str, Any]:
             }
             for name, stage in unit.stages.items()
         },
-        "sizes": unit.sizes.to_json(bandwidth) if unit.sizes else None,
-        "findings": [vars(finding) for finding in unit.findings],
+        "sizes": unit.sizes
+        and {
+            **unit.sizes,
+            "pull_mb_per_s": bandwidth,
+            "pull_seconds": _pull_seconds(unit.sizes["image_bytes"], bandwidth),
+        },
+        "findings": unit.findings,
     }
 
 

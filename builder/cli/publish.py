@@ -84,7 +84,7 @@ def _from_recipe(recipe: Recipe) -> Reference:
 def _images(items: list[PlannedUnit], store: LocalStore, all_needed: bool) -> list[Image]:
     images, missing = [], []
     for item in items:
-        artifact = stage_states(item, store)["image"].artifact
+        artifact = stage_states(item.unit.id, item.stages, store)["image"].artifact
         if artifact is None:
             missing.append(item.unit.id)
         else:

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from builder.cli.options import format_option, print_json, recipe_option
-from builder.recipe import find_recipes, load_recipe
+from builder.recipe import load_recipe
+from builder.selection import find_recipes
 
 
 @click.command()

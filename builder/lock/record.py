@@ -231,7 +231,8 @@ def _tensors(value: Any) -> TensorSummary | None:
     if value is None:
         return None
     summary = TensorSummary(**value)
-    for number in (summary.count, summary.bytes, *_object(summary.dtypes).values(), summary.embedding_rows or 0):
+    rows = () if summary.embedding_rows is None else (summary.embedding_rows,)
+    for number in (summary.count, summary.bytes, *_object(summary.dtypes).values(), *rows):
         whole_number(number)
     if not isinstance(summary.digest, str) or not isinstance(summary.head_stored, bool):
         raise TypeError("the summary of the tensors isn't written as it should be")

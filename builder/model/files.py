@@ -126,7 +126,7 @@ def _finite(finite: bool) -> Callable[[str], float | str]:
 
 
 def _deeper_than(tree: Any, most: int) -> bool:
-    level = [tree]
+    level = [tree] if isinstance(tree, dict | list) else []
     for _ in range(most):
         inner = [holder.values() if isinstance(holder, dict) else holder for holder in level]
         level = [item for holder in inner for item in holder if isinstance(item, dict | list)]

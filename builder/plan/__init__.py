@@ -4,7 +4,7 @@ from builder.plan.changes import Change, Changed, group_changes
 from builder.plan.findings import Finding, Problem, Rule, check
 from builder.plan.keys import StagePlan, difference, key
 from builder.plan.memory import MemoryEstimate, estimate, legal_estimate, sizes
-from builder.plan.plan import PlannedUnit, StageState, match_units, matching_ids, plan_units, stage_states
+from builder.plan.plan import PlannedUnit, StageState, match_units, plan_units, stage_states
 from builder.plan.rules import RULES
 from builder.plan.stages import RuntimeDigest, plan_stages
 from builder.plan.unit import Unit, resolve_units
@@ -29,7 +29,6 @@ __all__ = [
     "key",
     "legal_estimate",
     "match_units",
-    "matching_ids",
     "plan_stages",
     "plan_units",
     "resolve_units",

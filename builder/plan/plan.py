@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from builder.errors import UsageError
 from builder.plan.findings import Finding, check
 from builder.plan.keys import StagePlan, difference, key
 from builder.plan.stages import RuntimeDigest, plan_stages
 from builder.plan.unit import Unit
+from builder.selection import matching_ids
 from builder.store import Artifact, LocalStore
 
 
@@ -45,36 +44,22 @@ def match_units(units: Iterable[PlannedUnit], patterns: Iterable[str]) -> list[P
     return [planned for planned in units if planned.unit.id in matching]
 
 
-def matching_ids(ids: Sequence[str], patterns: Iterable[str]) -> frozenset[str]:
-    """The ids that one of the globs names; all without a glob. Raises UsageError for a glob that names none."""
-    patterns, matching = list(patterns), set()
-    for pattern in patterns:
-        found = [name for name in ids if fnmatch.fnmatchcase(name, pattern)]
-        if not found:
-            known = "\n       ".join(ids)
-            raise UsageError(
-                f"no unit matches {pattern!r}", hint=f"the units are:\n       {known}", code="UNKNOWN_UNIT"
-            )
-        matching.update(found)
-    return frozenset(matching if patterns else ids)
-
-
-def stage_states(planned: PlannedUnit, store: LocalStore) -> dict[str, StageState]:
-    """For each stage: the sealed artifact, or the reason why there is none."""
+def stage_states(unit: str, stages: Mapping[str, StagePlan], store: LocalStore) -> dict[str, StageState]:
+    """For each stage of a unit: the sealed artifact, or the reason why there is none."""
     states: dict[str, StageState] = {}
-    for name, stage in planned.stages.items():
+    for name, stage in stages.items():
         artifact = store.find(name, stage.derivation)
         if artifact is None:
             below = [states[lower].artifact for lower in stage.below]
             made = {found.stage: found.digest for found in below if found}
             if len(made) == len(below):
                 artifact = store.get(name, key(name, stage.inputs, made))
-        states[name] = StageState(artifact, "") if artifact else _missing(planned.unit, stage, store, states)
+        states[name] = StageState(artifact, "") if artifact else _missing(unit, stage, store, states)
     return states
 
 
-def _missing(unit: Unit, stage: StagePlan, store: LocalStore, states: Mapping[str, StageState]) -> StageState:
-    before = store.history(unit.id, stage.stage)
+def _missing(unit: str, stage: StagePlan, store: LocalStore, states: Mapping[str, StageState]) -> StageState:
+    before = store.history(unit, stage.stage)
     if before is None:
         return StageState(None, "not built yet")
     if changes := tuple(difference(before, stage.inputs)):

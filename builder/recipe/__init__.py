@@ -1,6 +1,6 @@
 """The user's words: what a recipe may say, and reading it with line numbers."""
 
-from builder.recipe.loading import AS_PUBLISHED, Recipe, find_recipes, load_recipe
+from builder.recipe.loading import AS_PUBLISHED, Recipe, load_recipe
 from builder.recipe.schema import (
     Limits,
     ModelSettings,
@@ -23,6 +23,5 @@ __all__ = [
     "RecipeDocument",
     "Serving",
     "Settings",
-    "find_recipes",
     "load_recipe",
 ]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 from builder import catalog
@@ -91,29 +89,6 @@ def load_recipe(file: Path) -> Recipe:
         check_precision(recipe, index, settings)
         check_engine_options(recipe, index, settings)
     return recipe
-
-
-def find_recipes(path: Path) -> list[Path]:
-    """The recipe files that a path names: itself, or every *.yaml in a folder, sorted by name.
-
-    In a folder, files whose name begins with `_` are parts that recipes extend.
-    """
-    try:
-        files = sorted(path / name for name in os.listdir(path) if _is_recipe(name)) if path.is_dir() else None
-    except OSError as error:
-        raise RecipeError("can't read this", where=path, why=error.strerror) from error
-    if files is not None:
-        if not files:
-            raise RecipeError("there is no recipe in this folder", where=path, code="RECIPE_MISSING")
-        for one, two in pairwise(files):
-            if one.stem == two.stem:
-                raise RecipeError(f"{one.name} and {two.name} would share one lock file", where=path, hint="rename one")
-        return files
-    return [path]
-
-
-def _is_recipe(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) and not name.startswith(("_", "."))
 
 
 def _known_toolchain(recipe: Recipe, index: int, name: str) -> None:

@@ -6,6 +6,7 @@
         manifest.json               {"stage", "key", "digest", "files": [{"path", "size", "sha256"}]}
         facts.json                  how it was made: duration, host, command; outside the digest
       derivations/STAGE/KEY         a text file: the content key under which the artifact lies
+      plans/…                       plans of recipes that haven't changed; see `builder.build.remembered`
       history/UNIT/STAGE.json       the inputs of the last build of that unit, to explain a miss
       work/STAGE-KEY[.sealed]/      a workspace; left over only by a crash, and cleared by the next run
       locks/STAGE-KEY               held by the process that builds this key

@@ -153,6 +153,16 @@ def plan(folder: Path, config: Mapping[str, Any] | str, **recipe: Any) -> Planne
     return run_plan(write_case(folder, config, **recipe))
 
 
+def explain(folder: Path, config: Mapping[str, Any] | str, **recipe: Any) -> dict[str, Any]:
+    """What `engine-builder explain --format json` says of a case's unit; see `write_case`."""
+    file = write_case(folder, config, **recipe)
+    exit_code, out, err = command("explain", "*", "--recipe", file, "--store", folder / "store", "--format", "json")
+    assert exit_code in (0, 3), err
+    (unit,) = json.loads(out)["units"]
+    explained: dict[str, Any] = unit
+    return explained
+
+
 def failure(folder: Path, config: Mapping[str, Any] | str, **recipe: Any) -> Failed:
     """The error that planning a case ends with; see `write_case`."""
     return failed(write_case(folder, config, **recipe))

@@ -56,8 +56,8 @@ def proposals(unit: Unit) -> Proposals:
 
 
 def _can_be_made(unit: Unit) -> list[Precision]:
-    """The precisions to choose from: run by the toolchain on the GPU, not denied to the model; none for a source that is
-    quantised, as there is nothing left to make others of."""
+    """The precisions to choose from: run by the toolchain on the GPU, not denied to the model. None for a quantised
+    source, of which no others can be made."""
     if unit.spec.quantization is not None:
         return []
     release, flow = unit.toolchain, unit.flow

@@ -47,7 +47,7 @@ class Sizes:
         """How long a first pull takes at so many 10^6 bytes a second."""
         return pull_seconds(self.image_bytes, mb_per_s)
 
-    def to_json(self, mb_per_s: float) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As `plan --format json` shows it."""
         return {
             "download_bytes": self.download_bytes,
@@ -56,8 +56,6 @@ class Sizes:
             "base_bytes": self.base_bytes,
             "image_bytes": self.image_bytes,
             "disk_bytes": [self.disk_bytes.low, self.disk_bytes.high],
-            "pull_mb_per_s": mb_per_s,
-            "pull_seconds": self.pull_seconds(mb_per_s),
         }
 
 

@@ -10,7 +10,9 @@ from builder.plan.memory.proposals import (
     largest_num_tokens,
     smallest_tensor,
 )
+from tests.unit.plan import models
 from tests.unit.plan.memory_specs import LLAMA2_70B, LLAMA3_8B, MIXTRAL_8X7B, storage
+from tests.unit.plan.models import AWQ, LLAMA_8B, quantized
 from tests.unit.plan.plans import MakeUnits, recipe
 
 MIB = 1 << 20
@@ -91,6 +93,20 @@ def test_a_unit_gets_proposals_of_what_its_toolchain_and_gpu_can_do(make_units: 
     assert found.max_num_tokens == 4096
     assert found.max_batch_size is not None
     assert found.max_batch_size > 64
+
+
+def test_a_quantised_source_cannot_become_another_precision(make_units: MakeUnits) -> None:
+    (unit,) = make_units(recipe(weights="as-published"), quantized(LLAMA_8B, AWQ))
+    assert proposals(unit).precisions == ()
+
+
+def test_precisions_that_the_model_is_denied_are_not_proposed(make_units: MakeUnits) -> None:
+    """TensorRT-LLM's table of models and precisions has SmoothQuant for Llama in the engine flow, not for Mixtral."""
+    (llama,) = make_units(recipe(sku="h200-sxm-141gb"), LLAMA_8B)
+    (mixtral,) = make_units(recipe(sku="h200-sxm-141gb"), models.MIXTRAL_8X7B)
+    assert "int8-sq" in proposals(llama).precisions
+    assert "int8-sq" not in proposals(mixtral).precisions
+    assert "fp8" in proposals(mixtral).precisions
 
 
 def test_a_machine_of_unknown_memory_gets_none(make_units: MakeUnits) -> None:

@@ -5,7 +5,8 @@ import pytest
 
 from builder.lock import required_lock
 from builder.plan import check, resolve_units
-from builder.recipe import find_recipes, load_recipe
+from builder.recipe import load_recipe
+from builder.selection import find_recipes
 from tests.unit.plan.found import LLAMA_2_70B, LLAMA_8B, LLAMA_70B, found
 from tests.unit.plan.plans import MakeUnits
 

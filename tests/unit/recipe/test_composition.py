@@ -6,7 +6,8 @@ from textwrap import dedent
 import pytest
 
 from builder.errors import RecipeError
-from builder.recipe import Recipe, find_recipes, load_recipe
+from builder.recipe import Recipe, load_recipe
+from builder.selection import find_recipes
 
 BASE = dedent("""\
     schema: 1

@@ -4,7 +4,8 @@ from textwrap import dedent
 import pytest
 
 from builder.errors import RecipeError
-from builder.recipe import Recipe, find_recipes, load_recipe
+from builder.recipe import Recipe, load_recipe
+from builder.selection import find_recipes
 
 GOOD = dedent("""\
     schema: 1
