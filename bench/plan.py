@@ -176,7 +176,7 @@ def fill_store(recipes: Path, store: Path) -> list[str]:
                     (artifact / "manifest.json").write_text(json.dumps(manifest))
                 derivation = store / "derivations" / name / stage.derivation
                 derivation.parent.mkdir(parents=True, exist_ok=True)
-                derivation.write_text(f"{stage.derivation}\n")
+                derivation.write_text(f"{stage.derivation} {stage.derivation}\n")
     return units
 
 

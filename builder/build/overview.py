@@ -172,10 +172,10 @@ def _units(record: Record, store: LocalStore) -> list[UnitOverview]:
     units = []
     for entry in record["units"]:
         derivations = entry["stages"]
-        stages = {}
-        for name, derivation in derivations.items():
-            artifact = store.find(name, derivation)
-            stages[name] = StageOverview(derivation, artifact.digest if artifact else None)
+        stages = {
+            name: StageOverview(derivation, store.find_digest(name, derivation))
+            for name, derivation in derivations.items()
+        }
         plans = {name: record["stages"][derivation] for name, derivation in derivations.items()}
         unit = UnitOverview(**{**entry, "stages": stages, "plans": plans, "runner": tuple(entry["runner"])})
         units.append(_with_reasons(unit, store) if unit.to_do else unit)

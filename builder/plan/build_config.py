@@ -50,8 +50,8 @@ def _options(unit: Unit) -> tuple[dict[str, Any], dict[str, Any]]:
     """The recipe's options of trtllm-build: those of BuildConfig itself, and those of its plugin_config."""
     options: dict[str, Any] = {}
     plugins: dict[str, Any] = {}
-    if not unit.settings.engine:
-        return options, plugins
+    if not unit.settings.engine or not unit.toolchain.version:
+        return options, plugins  # the reference toolchain has none; a cpu target may share its recipe's
     table = catalog.flags(TOOL, unit.toolchain.version)
     for name, value in unit.settings.engine.items():
         flag = table[name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=100)]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+([-.][0-9A-Za-z.-]+)?$", max_length=60)]
@@ -12,6 +12,9 @@ Text = Annotated[str, StringConstraints(min_length=1, max_length=4000)]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
 Size = Annotated[int, Field(ge=0, le=1 << 50)]
 Words = Annotated[tuple[Text, ...], Field(strict=False, max_length=200)]
+
+MAX_RANKS = 4096
+"""GPUs of one instance of a model. The largest systems that are sold as one have 576."""
 
 
 class Model(BaseModel):
@@ -96,6 +99,12 @@ class Parallelism(Model):
     expert_tensor: Count | None = Field(
         None, description="moe_tp_size: each expert is split over this many; expert * expert_tensor = tensor"
     )
+
+    @model_validator(mode="after")
+    def _are_ranks(self) -> Parallelism:
+        if (ranks := self.tensor * self.pipeline * self.context) > MAX_RANKS:
+            raise ValueError(f"tensor * pipeline * context is {ranks} GPUs, {MAX_RANKS} at most")
+        return self
 
 
 class Adapter(Source):

@@ -5,7 +5,7 @@
         files/…                     what the stage wrote, read-only
         manifest.json               {"stage", "key", "digest", "files": [{"path", "size", "sha256"}]}
         facts.json                  how it was made: duration, host, command; outside the digest
-      derivations/STAGE/KEY         a text file: the content key under which the artifact lies
+      derivations/STAGE/KEY         a text file: the content key under which the artifact lies, and its digest
       plans/…                       plans of recipes that haven't changed; see `builder.build.remembered`
       history/UNIT/STAGE.json       the inputs of the last build of that unit, to explain a miss
       work/STAGE-KEY[.sealed]/      a workspace; left over only by a crash, and cleared by the next run
@@ -127,12 +127,25 @@ class LocalStore:
 
     def find(self, stage: str, derivation: str) -> Artifact | None:
         """The artifact that this derivation key led to, or None."""
+        note = self._note(stage, derivation)
+        return self.get(stage, note[0]) if note else None
+
+    def find_digest(self, stage: str, derivation: str) -> str | None:
+        """The digest of that artifact, or None; what is in it isn't looked at."""
+        note = self._note(stage, derivation)
+        if note is None:
+            return None
+        if len(note) == 2:
+            return note[1] if os.access(f"{self._artifacts}{stage}/{note[0]}/manifest.json", os.F_OK) else None
+        artifact = self.get(stage, note[0])
+        return artifact.digest if artifact else None
+
+    def _note(self, stage: str, derivation: str) -> list[str] | None:
         try:
             with open(f"{self._derivations}{stage}/{derivation}", "rb") as file:
-                key = file.read().decode().strip()
+                return file.read().decode().split() or None
         except FileNotFoundError:
             return None
-        return self.get(stage, key)
 
     def history(self, unit: str, stage: str) -> dict[str, Any] | None:
         """The inputs of the last build of this stage for this unit, or None."""
@@ -146,7 +159,9 @@ class LocalStore:
 
     def remember(self, stage: str, derivation: str, artifact: Artifact) -> None:
         """Note that this derivation key leads to that artifact."""
-        write_atomically(self.root / "derivations" / stage / derivation, artifact.key + "\n", _ELSEWHERE)
+        write_atomically(
+            self.root / "derivations" / stage / derivation, f"{artifact.key} {artifact.digest}\n", _ELSEWHERE
+        )
 
     def remember_inputs(self, unit: str, stage: str, inputs: Mapping[str, Any]) -> None:
         """Note what this stage was last built from for this unit; see `history`."""

@@ -90,7 +90,7 @@ def reduce_scatter_is_for_mixtral(unit: Unit) -> Iterator[Problem]:
 @rule("STREAMINGLLM", "refuse")
 def streamingllm_exists(unit: Unit) -> Iterator[Problem]:
     """TensorRT-LLM 1.x raises an assertion error for streamingllm."""
-    if switched_on(unit, "streamingllm") and parse(unit.toolchain.version).major >= 1:
+    if switched_on(unit, "streamingllm") and unit.toolchain.version and parse(unit.toolchain.version).major >= 1:
         yield Problem(
             f"{unit.toolchain.name} builds nothing with streamingllm: its builder stops at it",
             ("engine", "streamingllm"),

@@ -109,7 +109,7 @@ def container_is_in_the_table(unit: Unit) -> Iterator[Problem]:
     base = unit.settings.package.base
     if base == "none" or unit.gpu.is_cpu or "/tritonserver:" not in base or catalog.container_of_image(base):
         return
-    matching = catalog.containers_with(unit.toolchain.version)
+    matching = catalog.containers_with(unit.toolchain.version) if unit.toolchain.version else ()
     names = [f"{one.release} ({one.image})" for one in matching]
     yield Problem(
         f"no table says which TensorRT-LLM and TensorRT {base} has",

@@ -2,6 +2,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,24 @@ def test_the_manifest_is_plain_json_with_path_size_and_sha256(tmp_path: Path) ->
     artifact = build(LocalStore(tmp_path), {"a": b"1"})
     manifest = json.loads((artifact.root / "manifest.json").read_text())
     assert manifest["files"] == [{"path": "a", "sha256": hash_file(artifact.files / "a").sha256, "size": 1}]
+
+
+def test_the_digest_of_a_found_artifact_is_known_without_reading_it(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with store.building("engine", "k" * 64) as workspace:
+        (workspace.path / "rank0.engine").write_bytes(b"engine")
+        artifact = store.seal("engine", "k" * 64, workspace, {})
+    assert store.find_digest("engine", "d" * 64) is None
+    store.remember("engine", "d" * 64, artifact)
+    assert store.find_digest("engine", "d" * 64) == artifact.digest
+    shutil.rmtree(artifact.root)
+    assert store.find_digest("engine", "d" * 64) is None
+
+
+def test_a_note_without_a_digest_leads_to_the_artifact_too(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with store.building("engine", "k" * 64) as workspace:
+        artifact = store.seal("engine", "k" * 64, workspace, {})
+    store.remember("engine", "d" * 64, artifact)
+    (tmp_path / "derivations" / "engine" / ("d" * 64)).write_text("k" * 64 + "\n")
+    assert store.find_digest("engine", "d" * 64) == artifact.digest
