@@ -22,7 +22,7 @@ from builder.errors import StorageError, UsageError
 from builder.image.image import Image
 from builder.lock import recipe_reference
 from builder.oci.reference import Reference
-from builder.plan import PlannedUnit, match_units, stage_states
+from builder.plan import match_units, stage_states
 from builder.recipe import Recipe
 from builder.registry.publish import Publication, publish, size_to_send
 from builder.store import LocalStore, default_store_root
@@ -41,10 +41,17 @@ def command(
     """Publish every built unit of each recipe under its version; units can be added to a release, never changed."""
     local = LocalStore(store or default_store_root())
     progress = Progress()
-    by_recipe: dict[Path, list[PlannedUnit]] = {}
+    images: dict[Path, tuple[Recipe, list[Image]]] = {}
+    missing = []
     for item in match_units(prepare(recipe, local, frozen, progress), units):
-        by_recipe.setdefault(item.unit.recipe.file, []).append(item)
-    publications = [_publish(items, local, registry, bool(units), progress) for items in by_recipe.values()]
+        artifact = stage_states(item.unit.id, item.stages, local)["image"].artifact
+        if artifact is None:
+            missing.append(item.unit.id)
+        else:
+            found = images.setdefault(item.unit.recipe.file, (item.unit.recipe, []))
+            found[1].append(image_of(item.unit, artifact, local))
+    _tell(missing, needed=bool(units) or not images)
+    publications = [_publish(item, built, registry, progress) for item, built in images.values()]
     if form == "json":
         print_json({"schema": 1, "releases": [_release(publication) for publication in publications]})
         return
@@ -53,14 +60,10 @@ def command(
         click.echo(f"{publication.reference}  {publication.digest}  {state}")
 
 
-def _publish(
-    items: list[PlannedUnit], store: LocalStore, registry: str | None, all_needed: bool, progress: Progress
-) -> Publication:
-    recipe = items[0].unit.recipe
+def _publish(recipe: Recipe, images: list[Image], registry: str | None, progress: Progress) -> Publication:
     target = Reference.parse(registry) if registry else _from_recipe(recipe)
     if target.target is not None:
         raise UsageError("a release is tagged with its version", where=target, hint=f"write {target.name}")
-    images = _images(items, store, all_needed)
     title = recipe.content.name
     advance = progress.stage(title, "publish", size_to_send(images))
     publication = publish(images, target, recipe.content.version, title, advance=advance)
@@ -81,23 +84,14 @@ def _from_recipe(recipe: Recipe) -> Reference:
     return recipe_reference(repository, recipe.folder)
 
 
-def _images(items: list[PlannedUnit], store: LocalStore, all_needed: bool) -> list[Image]:
-    images, missing = [], []
-    for item in items:
-        artifact = stage_states(item.unit.id, item.stages, store)["image"].artifact
-        if artifact is None:
-            missing.append(item.unit.id)
-        else:
-            images.append(image_of(item.unit, artifact, store))
-    if missing and (all_needed or not images):
+def _tell(missing: list[str], needed: bool) -> None:
+    """What isn't built isn't published; StorageError where it was asked for, or nothing else is left."""
+    if missing and needed:
         raise StorageError(
-            f"not built: {', '.join(missing)}",
-            hint="run `engine-builder build` first",
-            code="NOT_BUILT",
+            f"not built: {', '.join(missing)}", hint="run `engine-builder build` first", code="NOT_BUILT"
         )
     for unit in missing:
         click.echo(f"  not built  {unit}  not in this release yet", err=True)
-    return images
 
 
 def _release(publication: Publication) -> dict[str, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from builder.errors import SourceError
+from builder.errors import SourceError, UsageError
 from builder.lock.images import PinnedImage, pin_images
 from builder.lock.local_files import pin_template, pin_texts
 from builder.lock.record import Lock, PinnedModel, Unresolved, read_copies, read_copy
@@ -26,7 +26,7 @@ Mode = Literal["fill", "refresh", "check"]
 stays as pinned, but for the model; check: that includes the model, where HF_HUB_OFFLINE forbids to ask."""
 
 _UNREACHABLE = frozenset(
-    {"NO_NETWORK", "OFFLINE", "HUB_FAILED", "RATE_LIMITED", "UNAUTHORIZED", "GATED", "UNREACHABLE"}
+    {"NO_NETWORK", "OFFLINE", "HUB_FAILED", "RATE_LIMITED", "UNAUTHORIZED", "GATED", "UNREACHABLE", "ABSENT"}
 )
 """Codes of errors that say nothing of what is out there, only that we didn't get to see it."""
 
@@ -82,7 +82,11 @@ def side_source(name: str, recipe: Recipe, store: LocalStore) -> Source:
 
 def _open(source: str, revision: str | None, recipe: Recipe, store: LocalStore, content: Content) -> Source:
     cache, digests = store.root / "sources", store.digest_cache
-    return open_source(source, revision, base=recipe.folder, cache=cache, digests=digests, content=content)
+    try:
+        return open_source(source, revision, base=recipe.folder, cache=cache, digests=digests, content=content)
+    except UsageError as error:
+        error.where = str(recipe.place("model", "source") if source == recipe.content.model.source else recipe.file)
+        raise
 
 
 @dataclass

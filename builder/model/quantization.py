@@ -54,7 +54,7 @@ def _from_config(fields: Fields) -> SourceQuantization:
         raise fields.wrong("quant_method", "the name of a method")
     if fields.get("quant_algo") is not None:
         return _by_algorithm(fields, _excluded(fields))
-    method = fields.text("quant_method")
+    method = _word(fields, "quant_method")
     precision, block = _precision_of_method(method, fields)
     return _with_format(
         SourceQuantization(
@@ -90,12 +90,12 @@ def _from_modelopt(fields: Fields) -> SourceQuantization | None:
 
 
 def _by_algorithm(fields: Fields, excluded: tuple[str, ...]) -> SourceQuantization:
-    algorithm = fields.text("quant_algo").upper()
-    method = fields.get("quant_method")
+    algorithm = _word(fields, "quant_algo").upper()
+    method = None if fields.get("quant_method") is None else _word(fields, "quant_method")
     precision = _tables()["algorithms"].get(algorithm)
     return _with_format(
         SourceQuantization(
-            method=method if isinstance(method, str) else "modelopt" if precision else f"modelopt {algorithm}",
+            method=method or ("modelopt" if precision else f"modelopt {algorithm}"),
             precision=precision,
             kv_cache=_kv_cache(fields),
             group_size=_group_size(fields),
@@ -104,6 +104,13 @@ def _by_algorithm(fields: Fields, excluded: tuple[str, ...]) -> SourceQuantizati
             activations="static" if precision in ("fp8", "nvfp4", "w4a8-awq") else None,
         )
     )
+
+
+def _word(fields: Fields, name: str) -> str:
+    word = fields.text(name)
+    if not 0 < len(word) < 100 or not word.isprintable():
+        raise fields.wrong(name, "the name of a method")
+    return word
 
 
 def _with_format(quantization: SourceQuantization) -> SourceQuantization:

@@ -9,6 +9,7 @@ The tools write them differently, and all of their forms are understood:
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from fnmatch import translate
@@ -93,11 +94,23 @@ def steps(patterns: tuple[str, ...]) -> int:
             expression, digits = _DIGITS.subn("", pattern[3:].removesuffix("$").removesuffix(".*"))
             repeats = sum(expression.count(sign) for sign in "*+{")
             optional = expression.count("?") - expression.count("(?")
-            alternatives: int = 1 + expression.count("|")
-            total += _GLOB_STEPS + alternatives * 2**optional * 4**digits * _NAME_LENGTH**repeats
+            total += _GLOB_STEPS + _alternatives(expression) * 2**optional * 4**digits * _NAME_LENGTH**repeats
         elif _is_wild(pattern):
             total += _GLOB_STEPS
     return total
+
+
+def _alternatives(expression: str) -> int:
+    """In how many ways the alternatives of all groups can be combined."""
+    ways, groups = 1, [1]
+    for sign in expression:
+        if sign == "(":
+            groups.append(1)
+        elif sign == "|":
+            groups[-1] += 1
+        elif sign == ")" and len(groups) > 1:
+            ways *= groups.pop()
+    return ways * math.prod(groups)
 
 
 def _is_wild(pattern: str) -> bool:

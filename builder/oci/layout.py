@@ -12,8 +12,10 @@ Source: OCI image specification 1.1, image-layout.md.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -109,6 +111,7 @@ class LayoutRepository:
 
     def _read(self, path: Path, descriptor: Descriptor) -> Iterator[bytes]:
         try:
+            _refuse_pipes(path)
             file = open(path, "rb", buffering=0)  # noqa: SIM115
         except FileNotFoundError as error:
             raise StorageError(
@@ -118,6 +121,8 @@ class LayoutRepository:
                 hint="publish into this directory again",
                 code="BLOB_MISSING",
             ) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
         with file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
@@ -125,9 +130,17 @@ class LayoutRepository:
     def _index(self) -> Index:
         path = self.root / "index.json"
         try:
-            content = path.read_bytes()
+            _refuse_pipes(path)
+            with open(path, "rb") as file:
+                content = file.read(MAX_MANIFEST_BYTES + 1)
         except FileNotFoundError:
             return Index(())
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise StorageError(
+                "the index of the layout is too large", where=path, why=f"{MAX_MANIFEST_BYTES} bytes at most"
+            )
         return Index.from_json(parse_json_object(content, str(path)), str(path))
 
     def _tagged(self) -> dict[str, Descriptor]:
@@ -216,3 +229,13 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _refuse_pipes(path: Path) -> None:
+    """OSError for what isn't a file: reading it may never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it isn't a file", str(path))
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError("can't read a file of the layout", where=path, why=error.strerror, code="LAYOUT_UNREADABLE")

@@ -82,6 +82,9 @@ def read_yaml(path: Path) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
         raise RecipeError("this isn't valid YAML", where=where, why=error.problem or error.context) from None
+    except yaml.reader.ReaderError as error:
+        line = raw[: error.position].count(b"\n") + 1
+        raise RecipeError("this isn't valid YAML", where=f"{path}:{line}", why=str(error).splitlines()[0]) from None
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError("this isn't valid YAML", where=path, why=str(error).splitlines()[0]) from None
     except RecursionError:

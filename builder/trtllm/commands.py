@@ -29,7 +29,7 @@ class Command:
 
 def commands(unit: Unit) -> tuple[Command, ...]:
     """What a build of this unit runs, in order; for the pytorch flow also how it is served."""
-    if unit.gpu.is_cpu:
+    if not unit.toolchain.version:  # the reference toolchain
         return (
             Command("checkpoint", ("(streaming conversion)",), None),
             Command("engine", ("(reference model)",), None),

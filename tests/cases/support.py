@@ -118,10 +118,10 @@ def write_case(folder: Path, config: Mapping[str, Any] | str, **recipe: Any) -> 
     `sku` and other keys of a target come in `target`. Nothing of a model is there but its configuration. What a case
     in this folder had pinned before is forgotten.
     """
-    (folder / "texts.jsonl").write_text('{"text": "a text to measure with"}\n')
-    (folder / "case.lock.json").unlink(missing_ok=True)
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
+    (folder / "texts.jsonl").write_text('{"text": "a text to measure with"}\n')
+    (folder / "case.lock.json").unlink(missing_ok=True)
     (model / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     target = {"sku": "h100-sxm-80gb"} | recipe.pop("target", {})
     content = merge(RECIPE, recipe) | {"targets": [target]}

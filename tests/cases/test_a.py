@@ -91,12 +91,17 @@ class TestA03:
         assert "SM_TOO_OLD_FOR_FP8_BLOCK" not in planned.codes
         assert planned["SM_UNSUPPORTED_PRECISION"].values["supported_sms"] == ["9.0", "10.0", "10.3"]
 
-    def test_a03_hopper_runs_them(self, tmp_path: Path) -> None:
-        """DeepSeek-R1 is the model for which the release documents FP8 blocks; its 689 GB need eight H200."""
-        config, split = config_of("deepseek-ai--DeepSeek-R1"), {"tensor": 8}
-        planned = plan(
-            tmp_path, config, precision=AS_PUBLISHED, parallelism=split, **PYTORCH, target={"sku": "h200-sxm-141gb"}
-        )
+    @pytest.mark.parametrize(
+        ("model", "sku", "tensor"),
+        [
+            (MODEL, "h100-sxm-80gb", 1),
+            (MODEL, "b200-180gb", 1),
+            ("deepseek-ai--DeepSeek-R1", "h200-sxm-141gb", 8),  # 689 GB
+        ],
+    )
+    def test_a03_hopper_and_blackwell_run_them(self, tmp_path: Path, model: str, sku: str, tensor: int) -> None:
+        split, target = {"tensor": tensor}, {"sku": sku}
+        planned = plan(tmp_path, config_of(model), precision=AS_PUBLISHED, parallelism=split, **PYTORCH, target=target)
         assert not planned.refused
 
     def test_a03_the_unquantised_model_is_accepted_on_ada(self, tmp_path: Path) -> None:

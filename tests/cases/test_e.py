@@ -79,8 +79,8 @@ class TestE03:
 
 
 class TestE18:
-    """https://github.com/kaito-project/kaito/issues/982: an image with a 7B model was pulled for 20 minutes, its weights
-    alone, in parallel, for 31 seconds."""
+    """https://github.com/kaito-project/kaito/issues/982: an image with a 7B model was pulled for 20 minutes, its
+    weights alone, in parallel, for 31 seconds."""
 
     @pytest.mark.parametrize(
         ("size", "mb_per_s", "seconds"),

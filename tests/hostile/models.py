@@ -1,6 +1,7 @@
 """Hostile models, made by code: each name stands for a function that spoils a folder with a good model.
 
-`CONFIGS` replace config.json alone: by text, or by fields laid over those of a good one. `FILES` do anything else.
+`CONFIGS` replace config.json alone, `FILES` do anything else. `FIELDS` and `QUANT_FIELDS` put every wrong value into
+every field of config.json and of hf_quant_config.json.
 """
 
 import json
@@ -177,6 +178,9 @@ CONFIGS: Mapping[str, Callable[[], str | bytes]] = {
     "quantised with 30,000 names": _many_patterns("model.layers.0.mlp.expert.#", 30_000, 1000),
     "a method of 1 MB": lambda: _text_of({"quantization_config": {"quant_method": "x" * 1_000_000}}),
     "a method that isn't letters": lambda: _text_of({"quantization_config": {"quant_method": "\ud800\x1b[2J"}}),
+}
+
+FIELDS: Mapping[str, Callable[[], str | bytes]] = {
     **{
         f"{name}: {what}": (lambda name=name, value=value: _text_of({name: value}))
         for name in SIZES
@@ -271,6 +275,14 @@ def _link(name: str, target: str) -> Callable[[Path], None]:
     return _placed(name, lambda path: path.symlink_to(target))
 
 
+def _without_tokenizer(then: Callable[[Path], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / "tokenizer.json").unlink()
+        then(folder)
+
+    return spoil
+
+
 def _many_tensors(folder: Path) -> None:
     entries = b",".join(
         b'"t%d":{"dtype":"F32","shape":[1],"data_offsets":[%d,%d]}' % (n, 4 * n, 4 * n + 4) for n in range(1_000_000)
@@ -290,7 +302,7 @@ def _many_files(folder: Path) -> None:
 
 _TWO = {"a": _tensor(), "b": _tensor(offsets=(8, 16))}
 
-FILES: Mapping[str, Callable[[Path], None]] = {
+FILES: dict[str, Callable[[Path], None]] = {
     # headers
     "a header of 2^63 bytes": _header(b"{}", length=1 << 63),
     "a header of 2^64 - 1 bytes": _header(b"{}", length=(1 << 64) - 1),
@@ -339,9 +351,7 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "an index that isn't JSON": _index("{"),
     "an index that is a list": _index("[]"),
     "an index without a map": _index({}),
-    "an index of 100 MB": _large(
-        "model.safetensors.index.json", b'{"weight_map":{', b'"a":"b",', 12_500_000, b'"a":"b"}}'
-    ),
+    "an index of 100 MB": lambda folder: _index(b'{"weight_map":{' + b'"a":"b",' * 12_500_000 + b'"a":"b"}}')(folder),
     "an index of a million names": _many_names,
     "an index that is deep": _index('{"weight_map": ' + "[" * DEEP + "]" * DEEP + "}"),
     "an index with NaN": _index('{"weight_map": {"a": NaN}}'),
@@ -422,9 +432,9 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "a template that is half of a pair": _file("tokenizer_config.json", json.dumps({"chat_template": "\ud800"})),
     "a template that is a number": _file("tokenizer_config.json", json.dumps({"chat_template": 1})),
     "a template of 100 MB": _large("chat_template.jinja", b"", b"{{ x }} ", 12_500_000, b""),
-    "pieces without end": _large("tokenizer.model", b"", b"\x0a\x00", 10_000_000, b""),
-    "a piece of 2^63 bytes": _file("tokenizer.model", b"\x0a" + b"\xff" * 9 + b"\x7f"),
-    "a varint without end": _file("tokenizer.model", b"\x0a" + b"\xff" * 100_000),
+    "pieces without end": _without_tokenizer(_large("tokenizer.model", b"", b"\x0a\x00", 10_000_000, b"")),
+    "a piece of 2^63 bytes": _without_tokenizer(_file("tokenizer.model", b"\x0a" + b"\xff" * 9 + b"\x7f")),
+    "a varint without end": _without_tokenizer(_file("tokenizer.model", b"\x0a" + b"\xff" * 100_000)),
     # other configurations
     "a generation_config that is a list": _file("generation_config.json", "[]"),
     "a generation_config that is deep": _file("generation_config.json", "[" * DEEP),
@@ -436,6 +446,9 @@ FILES: Mapping[str, Callable[[Path], None]] = {
     "an end token that isn't finite": _file("generation_config.json", '{"eos_token_id": Infinity}'),
     "hf_quant_config is empty": _file("hf_quant_config.json", "{}"),
     "hf_quant_config is a list": _file("hf_quant_config.json", "[]"),
+}
+
+QUANT_FIELDS: dict[str, Callable[[Path], None]] = {
     **{
         f"hf_quant_config.{name}: {what}": _file(
             "hf_quant_config.json", json.dumps({"quantization": {"quant_algo": "FP8", name: value}})
@@ -455,20 +468,12 @@ def _rename(folder: Path, name: str, other: str) -> None:
     (folder / name).rename(folder / other)
 
 
-GOOD = frozenset(
-    {
-        "metadata of numbers",
-    }
-)
-"""Those that may be planned all the same."""
-
-
 def spoil(folder: Path, name: str) -> None:
     """Make the good model in `folder` the one of this name."""
-    if name in CONFIGS:
-        content = CONFIGS[name]()
+    if name in CONFIGS or name in FIELDS:
+        content = CONFIGS[name]() if name in CONFIGS else FIELDS[name]()
         (folder / "config.json").write_bytes(
             content if isinstance(content, bytes) else content.encode(errors="surrogatepass")
         )
     else:
-        FILES[name](folder)
+        (FILES | QUANT_FIELDS)[name](folder)

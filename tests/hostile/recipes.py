@@ -244,6 +244,21 @@ TEXTS: Mapping[str, Callable[[], str | bytes]] = {
     "a wheel with a path": lambda: GOOD.replace("./model", "pypi://a@1/../../x.gguf"),
     "a wheel with a bad version": lambda: GOOD.replace("./model", "pypi://a@x/y.gguf"),
     "a revision of a folder": lambda: GOOD.replace("./model", "./model, revision: main"),
+    "a template of 4000 letters": lambda: with_line(f"serving: {{chat_template: 'file:{'t' * 3900}'}}"),
+    "a template that is a device": lambda: with_line("serving: {chat_template: 'file:/dev/zero'}"),
+    "a template that is a folder": lambda: with_line("serving: {chat_template: 'file:.'}"),
+    "a template that isn't a file": lambda: with_line("serving: {chat_template: 'hf://a/b'}"),
+    "a base that is a layout of nothing": lambda: with_line("package: {base: 'oci:./nowhere:tag'}"),
+    "a base in a device": lambda: with_line("package: {base: 'oci:/dev/zero:tag'}"),
+    "a base in the model": lambda: with_line("package: {base: 'oci:./model:tag'}"),
+    "a base that is no reference": lambda: with_line("package: {base: '../../etc passwd@x:y:z'}"),
+    "a base of 3900 letters": lambda: with_line(f"package: {{base: 'oci:./{'b' * 3900}:tag'}}"),
+    "an adapter that is the model": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: ./model}]}"),
+    "an adapter that isn't there": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: ./nowhere}]}"),
+    "an adapter of another kind": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: 'x://a'}]}"),
+    "a draft model that is a device": lambda: with_line(
+        "speculative: {mode: draft_tokens_external, max_draft_len: 4, draft_model: {source: /dev/zero}}"
+    ),
     "extends a number": lambda: with_line("extends: 1"),
     "extends nothing": lambda: with_line("extends: ''"),
     "extends a list of lists": lambda: with_line("extends: [[a.yaml]]"),
@@ -327,6 +342,14 @@ def _unreadable(path: Path) -> None:
     _write(path, GOOD).chmod(0)
 
 
+def _with_base(folder: Path, make: Callable[[Path], object]) -> Path:
+    """A recipe whose base image lies in a layout with a hostile index.json."""
+    (folder / "layout").mkdir(parents=True)
+    _write(folder / "layout" / "oci-layout", '{"imageLayoutVersion": "1.0.0"}')
+    make(folder / "layout" / "index.json")
+    return _write(folder / "recipe.yaml", with_line("package: {base: 'oci:./layout:tag'}"))
+
+
 def _two_of_one_stem(folder: Path) -> Path:
     _write(folder / "a.yaml", GOOD)
     return _write(folder / "a.yml", GOOD).parent
@@ -365,6 +388,23 @@ PLACED: Mapping[str, Callable[[Path], Path]] = {
     "extends a link to itself": lambda folder: _extending(folder, _link_to_itself),
     "extends a link to the recipe": lambda folder: _extending(folder, _link_to("recipe.yaml")),
     "extends 100 MB": lambda folder: _extending(folder, lambda path: _write(path, b"#" * 100_000_000)),
+}
+LAYOUTS: Mapping[str, Callable[[Path], Path]] = {
+    "a pipe": lambda folder: _with_base(folder, os.mkfifo),
+    "a folder": lambda folder: _with_base(folder, Path.mkdir),
+    "a device": lambda folder: _with_base(folder, _link_to("/dev/zero")),
+    "deep": lambda folder: _with_base(folder, lambda path: _write(path, "[" * DEEP)),
+    "100 MB": lambda folder: _with_base(folder, lambda path: _write(path, b"[" + b"[]," * 33_000_000)),
+    "a list": lambda folder: _with_base(folder, lambda path: _write(path, "[]")),
+    "of nonsense": lambda folder: _with_base(folder, lambda path: _write(path, '{"manifests": [{"digest": 1}]}')),
+    "of a path": lambda folder: _with_base(
+        folder,
+        lambda path: _write(
+            path,
+            '{"manifests": [{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:../../x",'
+            ' "size": 1, "annotations": {"org.opencontainers.image.ref.name": "tag"}}]}',
+        ),
+    ),
 }
 if os.geteuid():
     PLACED = {**PLACED, "unreadable": lambda folder: _being(folder, _unreadable)}

@@ -5,6 +5,7 @@ child's largest memory, so that children of a test run, which is large, can't be
 once, before the forks: starting Python anew for every case would take most of the time.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -41,21 +42,21 @@ class Ended:
 class Runner:
     """A warm process that forks one child per command."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONPATH": "."},
+            env={**os.environ, "PYTHONPATH": ".", **env},
             text=True,
         )
 
-    def __call__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Ended:
+    def __call__(self, *arguments: str | Path) -> Ended:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps([list(map(str, arguments)), dict(env or {})]) + "\n")
+        process.stdin.write(json.dumps(list(map(str, arguments))) + "\n")
         process.stdin.flush()
         return Ended(**json.loads(process.stdout.readline()))
 
@@ -63,26 +64,29 @@ class Runner:
         self._process.communicate(timeout=WALL_SECONDS)
 
 
-def cold(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Ended:
+def cold(*arguments: str | Path) -> Ended:
     """The same for one process that is started as a user does."""
     command = [sys.executable, __file__, *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
     return Ended(**json.loads(done.stdout))
 
 
 def _serve() -> None:
     for command in COMMANDS:
-        __import__(f"builder.cli.{command}")
+        importlib.import_module(f"builder.cli.{command}")
+    from builder import catalog
+    from builder.model.families import families
+
+    catalog.gpus(), catalog.toolchains(), families()
     for line in sys.stdin:
-        arguments, env = json.loads(line)
-        print(json.dumps(_forked(arguments, env, warm=True)), flush=True)
+        print(json.dumps(_forked(json.loads(line), warm=True)), flush=True)
 
 
-def _forked(arguments: Sequence[str], env: Mapping[str, str], *, warm: bool) -> dict[str, object]:
+def _forked(arguments: Sequence[str], *, warm: bool) -> dict[str, object]:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
         if not (pid := os.fork()):
-            _child(arguments, env, out.fileno(), err.fileno(), warm=warm)
+            _child(arguments, out.fileno(), err.fileno(), warm=warm)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
         signal.alarm(WALL_SECONDS)
         _, status, usage = os.wait4(pid, 0)
@@ -102,13 +106,12 @@ def _forked(arguments: Sequence[str], env: Mapping[str, str], *, warm: bool) -> 
     }
 
 
-def _child(arguments: Sequence[str], env: Mapping[str, str], out: int, err: int, *, warm: bool) -> None:
+def _child(arguments: Sequence[str], out: int, err: int, *, warm: bool) -> None:
     code = 1
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.environ.update(env)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
@@ -126,6 +129,6 @@ def _child(arguments: Sequence[str], env: Mapping[str, str], out: int, err: int,
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        print(json.dumps(_forked(sys.argv[1:], {}, warm=False)))
+        print(json.dumps(_forked(sys.argv[1:], warm=False)))
     else:
         _serve()

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,48 @@ KeyPath = tuple[str | int, ...]
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 NUMBERS = st.sampled_from(
-    [-(1 << 70), -1, 0, 1, 2, 3, 7, 8, 64, 100, 127, 128, 1000, 4096, 131072, (1 << 30) - 1, 1 << 30, 1 << 31, 1 << 62, 10**30]
+    [
+        -(1 << 70),
+        -1,
+        0,
+        1,
+        2,
+        3,
+        7,
+        8,
+        64,
+        100,
+        127,
+        128,
+        1000,
+        4096,
+        131072,
+        (1 << 30) - 1,
+        1 << 30,
+        1 << 31,
+        1 << 62,
+        10**30,
+    ]
 )
 FLOATS = st.sampled_from([-1.5, -0.0, 0.0, 1e-320, 1e-9, 0.5, 0.999999, 1.0, 1.5, 8.0, 1e9, 1e18, 1e299, 1e308])
 WORDS = st.sampled_from(
-    ["", " ", "auto", "none", "cpu", "fp8", "yarn", "llama3", "gptq", "fp8-block", "./model", "hf://a/b", "../x", "é", "🔥"]
+    [
+        "",
+        " ",
+        "auto",
+        "none",
+        "cpu",
+        "fp8",
+        "yarn",
+        "llama3",
+        "gptq",
+        "fp8-block",
+        "./model",
+        "hf://a/b",
+        "../x",
+        "é",
+        "🔥",
+    ]
 ) | st.text(max_size=6)
 SCALARS = st.none() | st.booleans() | NUMBERS | FLOATS | WORDS
 VALUES = st.recursive(
@@ -49,7 +87,7 @@ RECIPE: dict[str, Any] = {
         "max_beam_width": 1,
     },
     "parallelism": {"tensor": 1, "pipeline": 1, "context": 1},
-    "engine": {"gemm_plugin": "auto"},
+    "engine": {"context_fmha": True},
     "lora": {"max_rank": 8, "target_modules": ["attn_q"], "adapters": []},
     "speculative": {"mode": "lookahead_decoding", "max_draft_len": 4},
     "serving": {
@@ -86,7 +124,7 @@ def recipes(draw: st.DrawFn) -> str:
     recipe["precision"]["kv_cache"] = draw(st.sampled_from(["auto", *catalog.kv_precisions()]))
     for target in recipe["targets"]:
         target["sku"] = draw(st.sampled_from(sorted(catalog.gpus())))
-    split = st.sampled_from([1, 1, 2, 3, 4, 8, 16, 1 << 30])
+    split = st.sampled_from([1, 1, 2, 3, 4, 8, 16])
     recipe["parallelism"] = {name: draw(split) for name in recipe["parallelism"]}
     if recipe["flow"] == "pytorch":
         recipe.pop("engine", None)
@@ -99,10 +137,27 @@ def recipes(draw: st.DrawFn) -> str:
 @st.composite
 def configs(draw: st.DrawFn) -> str:
     """A config.json: a published one with some of its values changed, gone, or moved."""
-    config = copy.deepcopy(_published()[draw(st.sampled_from(sorted(_published())))])
+    config = copy.deepcopy(published()[draw(st.sampled_from(sorted(published())))])
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 4]))):
         _change(draw, config)
     return json.dumps(config)
+
+
+@st.composite
+def headers(draw: st.DrawFn) -> tuple[bytes, int]:
+    """The header of a safetensors file and the file's size: of some tensors that fit together, with some of its values
+    changed."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name in draw(st.lists(st.text(max_size=4), max_size=3, unique=True)):
+        shape = draw(st.lists(st.integers(0, 3), max_size=3))
+        end = position + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}
+        position = end
+    for _ in range(draw(st.integers(0, 2))):
+        _change(draw, header)
+    text = json.dumps(header).encode()
+    return text, draw(st.sampled_from([8 + len(text) + position, 8 + len(text) + position, 0, 100, 1 << 63]))
 
 
 def _change(draw: st.DrawFn, document: dict[str, Any]) -> None:
@@ -114,7 +169,9 @@ def _change(draw: st.DrawFn, document: dict[str, Any]) -> None:
         case "replace":
             holder[path[-1]] = draw(VALUES)
         case "number":
-            holder[path[-1]] = draw(NUMBERS | FLOATS)
+            value = holder[path[-1]]
+            near = [value * 2, value // 2, value + 1, 1, 2, 3, (1 << 31) - 1] if type(value) is int else []
+            holder[path[-1]] = draw(st.sampled_from(near) | NUMBERS | FLOATS if near else NUMBERS | FLOATS)
         case "remove":
             del holder[path[-1]]
         case "add" if isinstance(holder, dict):
@@ -135,6 +192,6 @@ def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 @cache
-def _published() -> dict[str, dict[str, Any]]:
+def published() -> dict[str, dict[str, Any]]:
     files = (path for path in CONFIGS.glob("*.json") if not path.name.endswith(".hf_quant_config.json"))
     return {path.stem: json.loads(path.read_text()) for path in files}

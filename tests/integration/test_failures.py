@@ -53,7 +53,7 @@ def test_an_unknown_sku_has_its_place_and_the_nearest(recipe: Path, store: Path)
 
 def test_a_tp_that_does_not_divide_the_heads_is_refused_with_the_legal_sizes(recipe: Path, store: Path) -> None:
     recipe.write_text(RECIPE + "parallelism: {tensor: 4}\n")
-    fails(recipe, store, 3, "error[TP_HEADS]", f"{recipe}:10:15", "num_attention_heads is 6", "1, 3, 6")
+    fails(recipe, store, 3, "error[TP_HEADS]", f"{recipe}:10:15", "num_attention_heads", "1, 3 or 6")
     planned = engine_builder("plan", "--recipe", recipe, store=store)
     assert planned.returncode == 3
     assert "refuse TP_HEADS" in planned.stdout

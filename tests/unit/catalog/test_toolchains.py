@@ -196,6 +196,8 @@ def test_fp8_kv_on_ampere_is_documented_for_the_pytorch_flow() -> None:
         ("pytorch", "GptOssForCausalLM", "mxfp4", True),
         ("pytorch", "DeepseekV3ForCausalLM", "fp8", False),
         ("pytorch", "LlamaForCausalLM", "fp8-rowwise", True),
+        ("pytorch", "LlamaForCausalLM", "fp8-block", False),
+        ("pytorch", "Qwen3MoeForCausalLM", "fp8-block", True),
     ],
 )
 def test_the_tables_of_models_say_yes_no_or_nothing(

@@ -130,6 +130,11 @@ def test_calibration_texts_and_a_template_beside_the_recipe_are_pinned(tmp_path:
     assert lock.covers(recipe)
 
 
+def test_texts_that_are_not_there_yet_are_unresolved(tmp_path: Path, store: LocalStore) -> None:
+    lock = make_lock(recipe_of(tmp_path, "calibration: {dataset: 'file:texts.jsonl'}\n"), store)
+    assert lock.unresolved_reason("file:texts.jsonl") == "there is no file texts.jsonl"
+
+
 def test_texts_that_are_neither_a_file_nor_on_the_hub_are_refused(tmp_path: Path, store: LocalStore) -> None:
     with pytest.raises(RecipeError):
         make_lock(recipe_of(tmp_path, "calibration: {dataset: 'cnn_dailymail'}\n"), store)
