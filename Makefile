@@ -40,9 +40,10 @@ types: .venv/dev ## mypy --strict
 layers: .venv/dev ## what may import what
 	$(BIN)/lint-imports
 
-docs: .venv/dev ## generate the recipe's JSON Schema and reference
+docs: .venv/dev ## generate the recipe's JSON Schema and reference, and the output in the README
 	$(BIN)/python -m builder schema > docs/recipe.schema.json
 	$(BIN)/python -m builder schema --format markdown > docs/recipe.md
+	$(BIN)/python -m tests.readme
 
 bench: .venv/dev ## how fast a plan is, beside snakemake
 	$(BIN)/python bench/plan.py

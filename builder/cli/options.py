@@ -71,3 +71,8 @@ def human_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def pull_seconds(size: int, mb_per_s: float) -> int:
+    """How long a pull of `size` bytes takes at so many 10^6 bytes a second."""
+    return round(size / (mb_per_s * 1_000_000))

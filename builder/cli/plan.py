@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.build.overview import UnitOverview, overview
-from builder.cli.options import frozen_option, human_bytes, print_json, recipe_option, store_option, unit_option
+from builder.cli.options import (
+    frozen_option,
+    human_bytes,
+    print_json,
+    pull_seconds,
+    recipe_option,
+    store_option,
+    unit_option,
+)
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
 from builder.selection import matching_ids
@@ -102,7 +110,7 @@ def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth
             download, checkpoint, image = (unit.sizes[f"{name}_bytes"] for name in ("download", "checkpoint", "image"))
             click.echo(
                 f"  sizes: download {human_bytes(download)}, checkpoint {human_bytes(checkpoint)}, image "
-                f"{human_bytes(image)} (a pull takes {_pull_seconds(image, bandwidth):,} s at {bandwidth:g} MB/s)"
+                f"{human_bytes(image)} (a pull takes {pull_seconds(image, bandwidth):,} s at {bandwidth:g} MB/s)"
             )
         for finding in unit.findings:
             if len(shared[_words(finding)]) == 1:
@@ -122,10 +130,6 @@ def _by_state(unit: UnitOverview) -> dict[str, list[str]]:
     for name, stage in unit.stages.items():
         states["up to date" if stage.artifact else f"to do, {stage.reason}"].append(name)
     return states
-
-
-def _pull_seconds(size: int, mb_per_s: float) -> int:
-    return round(size / (mb_per_s * 1_000_000))
 
 
 def _words(finding: Finding) -> tuple[str, ...]:
@@ -185,7 +189,7 @@ def _unit(unit: UnitOverview, bandwidth: float) -> dict[str, Any]:
         and {
             **unit.sizes,
             "pull_mb_per_s": bandwidth,
-            "pull_seconds": _pull_seconds(unit.sizes["image_bytes"], bandwidth),
+            "pull_seconds": pull_seconds(unit.sizes["image_bytes"], bandwidth),
         },
         "findings": unit.findings,
     }

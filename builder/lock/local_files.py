@@ -18,7 +18,11 @@ _PREFIX = "file:"
 def local_file(reference: str, recipe: Recipe, code: str = "NOT_FOUND") -> Path:
     """The file that a recipe means. Raises RecipeError for another word, SourceError with `code` where it is absent."""
     if not reference.startswith(_PREFIX):
-        raise RecipeError(f"not a file: {reference}", where=recipe.file, hint="write file:PATH, relative to the recipe")
+        raise RecipeError(
+            f"not a file: {reference}",
+            where=recipe.place_of(reference),
+            hint="write file:PATH, relative to the recipe",
+        )
     path = recipe.folder / reference.removeprefix(_PREFIX)
     if not os.path.isfile(path):  # noqa: PTH113 - Path.is_file raises an error for a name that is too long
         raise SourceError(

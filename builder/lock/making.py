@@ -85,7 +85,7 @@ def _open(source: str, revision: str | None, recipe: Recipe, store: LocalStore, 
     try:
         return open_source(source, revision, base=recipe.folder, cache=cache, digests=digests, content=content)
     except UsageError as error:
-        error.where = str(recipe.place("model", "source") if source == recipe.content.model.source else recipe.file)
+        error.where = str(recipe.place_of(source))
         raise
 
 
@@ -109,7 +109,12 @@ class _Making:
         missing = {
             name: use for name, use in self.asked.images.items() if everything or (name in pinned) is pinned_only
         }
-        for name, answer in pin_images(missing, self.recipe.folder).items():
+        try:
+            answers = pin_images(missing, self.recipe.folder)
+        except UsageError as error:
+            error.where = str(self.recipe.place_of(error.where or ""))
+            raise
+        for name, answer in answers.items():
             if isinstance(answer, PinnedImage):
                 pinned[name] = answer
             else:

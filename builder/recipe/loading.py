@@ -53,6 +53,11 @@ class Recipe:
             return self.document.places["targets", target, *path]
         return self.document.place(path)
 
+    def place_of(self, text: str) -> Place:
+        """Where a text stands in the recipe, for an error about what it names."""
+        found = (place for path, place in self.document.places.items() if self.document.value(path) == text)
+        return next(found, self.document.place(()))
+
 
 def load_recipe(file: Path) -> Recipe:
     """Read and check one recipe with what it extends. Raises RecipeError."""

@@ -53,6 +53,16 @@ class Document:
             path = path[:-1]
         return self.places[path]
 
+    def value(self, path: KeyPath) -> Any:
+        """What stands at one of the `places`; None where something else was laid over it."""
+        value: Any = self.data
+        for part in path:
+            try:
+                value = value[part]
+            except (LookupError, TypeError):
+                return None
+        return value
+
 
 def read_yaml(path: Path) -> Document:
     """Read one mapping from a YAML file of at most 256 KiB. Raises RecipeError with file:line:column."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from builder.plan.memory import pull_seconds
+from builder.cli.options import pull_seconds
 from tests.cases.support import AS_PUBLISHED, PYTORCH, TEXTS, config_of, plan
 
 LLAMA = "meta-llama--Llama-3.1-8B"

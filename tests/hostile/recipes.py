@@ -248,11 +248,7 @@ TEXTS: Mapping[str, Callable[[], str | bytes]] = {
     "a template that is a device": lambda: with_line("serving: {chat_template: 'file:/dev/zero'}"),
     "a template that is a folder": lambda: with_line("serving: {chat_template: 'file:.'}"),
     "a template that isn't a file": lambda: with_line("serving: {chat_template: 'hf://a/b'}"),
-    "a base that is a layout of nothing": lambda: with_line("package: {base: 'oci:./nowhere:tag'}"),
-    "a base in a device": lambda: with_line("package: {base: 'oci:/dev/zero:tag'}"),
-    "a base in the model": lambda: with_line("package: {base: 'oci:./model:tag'}"),
     "a base that is no reference": lambda: with_line("package: {base: '../../etc passwd@x:y:z'}"),
-    "a base of 3900 letters": lambda: with_line(f"package: {{base: 'oci:./{'b' * 3900}:tag'}}"),
     "an adapter that is the model": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: ./model}]}"),
     "an adapter that isn't there": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: ./nowhere}]}"),
     "an adapter of another kind": lambda: with_line("lora: {max_rank: 8, adapters: [{name: a, source: 'x://a'}]}"),
@@ -275,6 +271,10 @@ def _write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode(errors="surrogatepass"))
     return path
+
+
+def write(folder: Path, text: str) -> Path:
+    return _write(folder / "recipe.yaml", text)
 
 
 def write_text(folder: Path, name: str) -> Path:
@@ -388,6 +388,12 @@ PLACED: Mapping[str, Callable[[Path], Path]] = {
     "extends a link to itself": lambda folder: _extending(folder, _link_to_itself),
     "extends a link to the recipe": lambda folder: _extending(folder, _link_to("recipe.yaml")),
     "extends 100 MB": lambda folder: _extending(folder, lambda path: _write(path, b"#" * 100_000_000)),
+}
+NO_BASE: Mapping[str, Callable[[], str]] = {
+    "a base that is a layout of nothing": lambda: with_line("package: {base: 'oci:./nowhere:tag'}"),
+    "a base in a device": lambda: with_line("package: {base: 'oci:/dev/zero:tag'}"),
+    "a base in the model": lambda: with_line("package: {base: 'oci:./model:tag'}"),
+    "a base of 3900 letters": lambda: with_line(f"package: {{base: 'oci:./{'b' * 3900}:tag'}}"),
 }
 LAYOUTS: Mapping[str, Callable[[Path], Path]] = {
     "a pipe": lambda folder: _with_base(folder, os.mkfifo),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.endings import assert_planned, assert_refused, assert_whole
-from tests.hostile.recipes import LAYOUTS, PLACED, TEXTS, write_text
+from tests.hostile.endings import assert_planned, assert_refused, assert_whole, strict_json
+from tests.hostile.recipes import LAYOUTS, NO_BASE, PLACED, TEXTS, write, write_text
 from tests.hostile.runner import Runner, cold
 
 VALID = ("a second byte-order mark", "a name of dots", "a version that takes long to match")
@@ -66,12 +66,16 @@ def test_a_recipe_that_is_no_file_of_ours_is_refused(
     assert_whole(folder, before)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_base_image_in_a_hostile_layout_is_refused(
+@pytest.mark.parametrize("name", [*LAYOUTS, *NO_BASE])
+def test_a_base_image_that_cannot_be_read_is_planned_as_unresolved(
     tmp_path: Path, good_model: Path, builder_process: Runner, name: str
 ) -> None:
     folder = folder_of(tmp_path, good_model)
-    assert_refused(builder_process("plan", "--recipe", LAYOUTS[name](folder), "--store", tmp_path / "store"), 4)
+    recipe = LAYOUTS[name](folder) if name in LAYOUTS else write(folder, NO_BASE[name]())
+    ended = builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store", "--format", "json")
+    assert_planned(ended)
+    findings = strict_json(ended.stdout)["units"][0]["findings"]
+    assert any(finding["code"] == "UNRESOLVED" and "oci:" in finding["message"] for finding in findings)
 
 
 @pytest.mark.parametrize("name", AS_A_USER)

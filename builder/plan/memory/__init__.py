@@ -10,7 +10,7 @@ from builder.plan.memory.kv import host_kv_blocks, kv_blocks
 from builder.plan.memory.of_unit import demand_of, estimate, kv_sequence_bytes, legal_estimate
 from builder.plan.memory.proposals import Proposals, proposals
 from builder.plan.memory.ranges import Range
-from builder.plan.memory.sizes import Sizes, pull_seconds, sizes
+from builder.plan.memory.sizes import Sizes, sizes
 from builder.plan.memory.weights import Split, Storage
 
 __all__ = [
@@ -33,6 +33,5 @@ __all__ = [
     "legal_estimate",
     "memory",
     "proposals",
-    "pull_seconds",
     "sizes",
 ]

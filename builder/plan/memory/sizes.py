@@ -43,10 +43,6 @@ class Sizes:
         base = self.base_bytes or 0
         return Range(files + base, files + 2 * base)
 
-    def pull_seconds(self, mb_per_s: float) -> int:
-        """How long a first pull takes at so many 10^6 bytes a second."""
-        return pull_seconds(self.image_bytes, mb_per_s)
-
     def to_json(self) -> dict[str, Any]:
         """As `plan --format json` shows it."""
         return {
@@ -57,11 +53,6 @@ class Sizes:
             "image_bytes": self.image_bytes,
             "disk_bytes": [self.disk_bytes.low, self.disk_bytes.high],
         }
-
-
-def pull_seconds(size: int, mb_per_s: float) -> int:
-    """How long `size` bytes take at so many 10^6 bytes a second."""
-    return round(size / (mb_per_s * 1_000_000))
 
 
 def sizes(unit: Unit) -> Sizes | None:

@@ -1,7 +1,8 @@
 import pytest
 
+from builder.cli.options import pull_seconds
 from builder.lock import PinnedImage, PlatformImage
-from builder.plan.memory import Sizes, pull_seconds, sizes
+from builder.plan.memory import Sizes, sizes
 from tests.unit.plan.plans import MakeUnits, recipe
 
 SMOLLM2_BYTES = 269_030_016
