@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.store import LocalStore
+from builder.store.files import open_file
 
 Record = Mapping[str, Any]
 """{"units": [...], "stages": {DERIVATION: {"stage", "below", "inputs"}}}: plain JSON."""
@@ -33,7 +34,7 @@ def recall(recipe: Path, store: LocalStore) -> Record | None:
         if entry["program"] != program_digest():
             return None
         for name, digest in entry["files"].items():
-            with open(name, "rb") as file:
+            with open_file(Path(name)) as file:
                 if hashlib.sha256(file.read()).hexdigest() != digest:
                     return None
         record: Record = entry["plan"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -27,6 +28,19 @@ def builder_process() -> Iterator[Runner]:
 @pytest.fixture(scope="session")
 def good_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("good") / "model")
+
+
+@pytest.fixture(autouse=True)
+def _tidy(tmp_path: Path) -> Iterator[None]:
+    """Some of the files are large: they don't stay until pytest removes them."""
+    yield
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: nothing is ever built in it, and making its database takes longer than most refusals."""
+    return tmp_path_factory.mktemp("store")
 
 
 Inside = Callable[..., tuple[int, str, str]]

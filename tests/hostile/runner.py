@@ -24,7 +24,10 @@ CPU_SECONDS = 4
 WALL_SECONDS = 30
 ADDRESS_SPACE = 8 << 30
 
-COMMANDS = ("validate", "lock", "plan", "explain")
+LOADED = (
+    *("cli.validate", "cli.lock", "cli.plan", "cli.explain"),
+    *("build.preparation", "model.sources.folder", "oci.client", "oci.repository"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,8 @@ def cold(*arguments: str | Path) -> Ended:
 
 
 def _serve() -> None:
-    for command in COMMANDS:
-        importlib.import_module(f"builder.cli.{command}")
+    for module in LOADED:
+        importlib.import_module(f"builder.{module}")
     from builder import catalog
     from builder.model.families import families
 

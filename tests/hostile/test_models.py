@@ -48,10 +48,6 @@ HARMLESS = frozenset(
 
 AS_A_USER = (
     "100 MB of lists",
-    "100 MB of one object",
-    "8 MB of objects",
-    "10 million layer types",
-    "a header of 100 MB of lists",
     "a header of a million tensors",
     "an index of a million names",
     "a tokenizer of 30 MB of lists",
@@ -69,11 +65,11 @@ def write(tmp_path: Path, good_model: Path, name: str, targets: str) -> Path:
 
 @pytest.mark.parametrize("name", [*CONFIGS, *FILES])
 def test_a_hostile_model_is_refused_or_planned(
-    tmp_path: Path, good_model: Path, builder_process: Runner, name: str
+    tmp_path: Path, store: Path, good_model: Path, builder_process: Runner, name: str
 ) -> None:
     recipe = write(tmp_path, good_model, name, CPU)
     before = set(recipe.parent.rglob("*"))
-    ended = builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store", "--format", "json")
+    ended = builder_process("plan", "--recipe", recipe, "--store", store, "--format", "json")
     if name in HARMLESS:
         assert_planned(ended)
     else:
@@ -82,16 +78,21 @@ def test_a_hostile_model_is_refused_or_planned(
 
 
 @pytest.mark.parametrize("name", AS_A_USER)
-def test_locking_from_its_start_takes_no_more(tmp_path: Path, good_model: Path, name: str) -> None:
+def test_locking_from_its_start_takes_no_more(tmp_path: Path, store: Path, good_model: Path, name: str) -> None:
     recipe = write(tmp_path, good_model, name, CPU)
-    assert_refused(cold("plan", "--recipe", recipe, "--store", tmp_path / "store"), 4)
+    assert_refused(cold("plan", "--recipe", recipe, "--store", store), 4)
 
 
 @pytest.mark.parametrize("group", sorted({name.partition(":")[0] for name in (*FIELDS, *QUANT_FIELDS)}))
-def test_any_value_in_any_field_ends_well(tmp_path: Path, good_model: Path, inside: Inside, group: str) -> None:
-    for number, name in enumerate(name for name in (*FIELDS, *QUANT_FIELDS) if name.partition(":")[0] == group):
-        recipe = write(tmp_path / str(number), good_model, name, GPUS)
-        code, out, err = inside("plan", "--recipe", recipe, "--store", tmp_path / "store", "--format", "json")
+def test_any_value_in_any_field_ends_well(
+    tmp_path: Path, store: Path, good_model: Path, inside: Inside, group: str
+) -> None:
+    names = [name for name in (*FIELDS, *QUANT_FIELDS) if name.partition(":")[0] == group]
+    recipe = write(tmp_path, good_model, names[0], GPUS)
+    for name in names:
+        spoil(recipe.parent / "model", name)
+        recipe.with_suffix(".lock.json").unlink(missing_ok=True)
+        code, out, err = inside("plan", "--recipe", recipe, "--store", store, "--format", "json")
         assert code in (0, 3, 4), (name, err)
         if code != 4:
             assert strict_json(out)["units"]

@@ -1,7 +1,6 @@
 """Hostile recipes, each planned in a process of its own: a clear error, within bounds, and nothing half-written."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -20,27 +19,26 @@ AS_A_USER = (
     "100 MB of YAML",
     "80,000 values",
     "aliases of aliases",
-    "256 kB of aliases",
-    "flow lists, deeply",
     "block lists, deeply",
-    "complex keys, deeply",
     "a sexagesimal number of 200 kB",
     "1000 targets, the last is wrong",
 )
 
 
 def folder_of(tmp_path: Path, good_model: Path) -> Path:
-    shutil.copytree(good_model, tmp_path / "in" / "model")
-    return tmp_path / "in"
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "model").symlink_to(good_model)
+    return folder
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name not in VALID])
 def test_a_hostile_recipe_is_refused_with_its_line(
-    tmp_path: Path, good_model: Path, builder_process: Runner, name: str
+    tmp_path: Path, store: Path, good_model: Path, builder_process: Runner, name: str
 ) -> None:
     folder = folder_of(tmp_path, good_model)
     recipe, before = write_text(folder, name), set(folder.rglob("*"))
-    ended = builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store")
+    ended = builder_process("plan", "--recipe", recipe, "--store", store)
     place = assert_refused(ended, 2, 4)
     if ended.code == 2 and name not in WITHOUT_A_LINE:
         assert re.fullmatch(re.escape(str(recipe)) + r":\d+(:\d+)?", place)
@@ -48,31 +46,33 @@ def test_a_hostile_recipe_is_refused_with_its_line(
 
 
 @pytest.mark.parametrize("name", VALID)
-def test_a_strange_recipe_is_planned(tmp_path: Path, good_model: Path, builder_process: Runner, name: str) -> None:
+def test_a_strange_recipe_is_planned(
+    tmp_path: Path, store: Path, good_model: Path, builder_process: Runner, name: str
+) -> None:
     recipe = write_text(folder_of(tmp_path, good_model), name)
     assert_planned(
-        builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store", "--format", "json"),
+        builder_process("plan", "--recipe", recipe, "--store", store, "--format", "json"),
     )
 
 
 @pytest.mark.parametrize("name", PLACED)
 def test_a_recipe_that_is_no_file_of_ours_is_refused(
-    tmp_path: Path, good_model: Path, builder_process: Runner, name: str
+    tmp_path: Path, store: Path, good_model: Path, builder_process: Runner, name: str
 ) -> None:
     folder = folder_of(tmp_path, good_model)
     recipe = PLACED[name](folder)
     before = set(folder.rglob("*"))
-    assert_refused(builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store"), 2)
+    assert_refused(builder_process("plan", "--recipe", recipe, "--store", store), 2)
     assert_whole(folder, before)
 
 
 @pytest.mark.parametrize("name", [*LAYOUTS, *NO_BASE])
 def test_a_base_image_that_cannot_be_read_is_planned_as_unresolved(
-    tmp_path: Path, good_model: Path, builder_process: Runner, name: str
+    tmp_path: Path, store: Path, good_model: Path, builder_process: Runner, name: str
 ) -> None:
     folder = folder_of(tmp_path, good_model)
     recipe = LAYOUTS[name](folder) if name in LAYOUTS else write(folder, NO_BASE[name]())
-    ended = builder_process("plan", "--recipe", recipe, "--store", tmp_path / "store", "--format", "json")
+    ended = builder_process("plan", "--recipe", recipe, "--store", store, "--format", "json")
     assert_planned(ended)
     findings = strict_json(ended.stdout)["units"][0]["findings"]
     assert any(finding["code"] == "UNRESOLVED" and "oci:" in finding["message"] for finding in findings)
@@ -86,9 +86,11 @@ def test_a_command_from_its_start_takes_no_more(tmp_path: Path, good_model: Path
 
 @pytest.mark.parametrize("command", ["lock", "explain", "validate"])
 @pytest.mark.parametrize("name", ["aliases of aliases", "a key twice", "UTF-16 with its mark", "200,000 digits"])
-def test_every_command_refuses_alike(tmp_path: Path, builder_process: Runner, command: str, name: str) -> None:
+def test_every_command_refuses_alike(
+    tmp_path: Path, store: Path, builder_process: Runner, command: str, name: str
+) -> None:
     recipe = write_text(tmp_path / "in", name)
     arguments = ["*"] if command == "explain" else []
-    store = [] if command == "validate" else ["--store", tmp_path / "store"]
+    store = [] if command == "validate" else ["--store", store]
     assert_refused(builder_process(command, *arguments, "--recipe", recipe, *store), 2)
     assert list((tmp_path / "in").iterdir()) == [recipe]

@@ -56,3 +56,19 @@ def test_what_the_disk_refuses_becomes_a_host_error(number: int, code: str) -> N
 def test_other_errors_of_the_system_pass_through() -> None:
     with pytest.raises(FileNotFoundError), disk_errors(Path("/store")):
         raise FileNotFoundError(errno.ENOENT, "no such file")
+
+
+def test_words_of_others_look_like_no_error_of_ours_and_command_no_terminal() -> None:
+    error = SourceError("the file a\nerror[FAKE]: b\x1b[2J\u202e is gone", why="one\ntwo\r\ud800")
+    assert error.render() == (
+        "error[SOURCE]: the file a\n    error[FAKE]: b\\x1b[2J\\u202e is gone\n  why: one\n    two\\r\\ud800"
+    )
+
+
+def test_lines_that_are_indented_stay_as_they_are() -> None:
+    assert HostError("no", hint="one of:\n       a\n       b").render().endswith("try: one of:\n       a\n       b")
+
+
+def test_long_parts_are_cut_and_say_how_much_is_left() -> None:
+    shown = SourceError("x" * 100_000).render()
+    assert shown == f"error[SOURCE]: {'x' * 1000}… (99000 more characters)"

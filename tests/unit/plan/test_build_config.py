@@ -77,3 +77,9 @@ def test_speculative_decoding_is_compiled_in(make_units: MakeUnits) -> None:
 def test_it_can_be_written_as_json(make_units: MakeUnits) -> None:
     made = config(make_units, "lora: {max_rank: 16, target_modules: [attn_q]}\nengine: {gemm_plugin: auto}")
     assert json.loads(json.dumps(made)) == made
+
+
+def test_a_cpu_target_may_share_options_that_only_trtllm_build_has(make_units: MakeUnits) -> None:
+    """The reference toolchain has no flag table: its units are planned, and the options don't count."""
+    plain, shared = (config(make_units, more, sku="cpu") for more in ("", "engine: {multiple_profiles: true}"))
+    assert plain == shared

@@ -120,3 +120,9 @@ def test_what_cant_be_extended_is_named_at_its_place(tmp_path: Path, name: str, 
 def test_parts_in_a_folder_of_recipes_arent_recipes(tmp_path: Path) -> None:
     write(tmp_path, tiny=OVER, _base=BASE)
     assert [file.name for file in find_recipes(tmp_path)] == ["tiny.yaml"]
+
+
+def test_all_files_together_have_a_bounded_size(tmp_path: Path) -> None:
+    many = "engine:\n" + "".join(f"  k{number}: 1\n" for number in range(20_000))
+    error = refused(tmp_path, over=OVER.replace("_base.yaml", "[_base.yaml, _a.yaml, _b.yaml]"), _a=many, _b=many)
+    assert (error.code, "with all that it extends" in error.message) == ("EXTENDS_SIZE", True)
