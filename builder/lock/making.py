@@ -56,6 +56,7 @@ def make_lock(
     """
     found = findings or Findings()
     making = _Making(recipe, wanted(recipe), store, advance, keep, mode, found)
+    making.open_sources()
     images, asked = making.images(), making.asked
     lock = making.model()
     return replace(
@@ -98,6 +99,12 @@ class _Making:
     keep: Lock | None
     mode: Mode
     found: Findings
+
+    def open_sources(self) -> None:
+        """A name that can't be a source is told before anybody is asked for anything. Raises UsageError."""
+        source_of(self.recipe, self.store)
+        for name in self.asked.models:
+            side_source(name, self.recipe, self.store)
 
     def images(self) -> dict[str, PinnedImage]:
         pinned = {
