@@ -110,7 +110,8 @@ def _show(plan: Sequence[UnitOverview], comparison: Comparison | None, bandwidth
             download, checkpoint, image = (unit.sizes[f"{name}_bytes"] for name in ("download", "checkpoint", "image"))
             click.echo(
                 f"  sizes: download {human_bytes(download)}, checkpoint {human_bytes(checkpoint)}, image "
-                f"{human_bytes(image)} (a pull takes {pull_seconds(image, bandwidth):,} s at {bandwidth:g} MB/s)"
+                f"{human_bytes(image)} (a pull takes {pull_seconds(image, bandwidth):,} s at {bandwidth:g} MB/s), "
+                f"disk to build {human_bytes(unit.sizes['disk_bytes'][1])}"
             )
         for finding in unit.findings:
             if len(shared[_words(finding)]) == 1:
