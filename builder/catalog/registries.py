@@ -10,8 +10,6 @@ from types import MappingProxyType
 
 from builder.catalog.loading import read_facts, record
 
-_GB = 10**9
-
 
 @dataclass(frozen=True)
 class RegistryLimits:
@@ -35,23 +33,9 @@ class RegistryLimits:
         parts = None if self.max_part_bytes is None or self.max_parts is None else self.max_part_bytes * self.max_parts
         return min((limit for limit in (self.max_layer_bytes, parts) if limit is not None), default=None)
 
-    def layer_obstacle(self, layer_bytes: int) -> str | None:
-        """Why a layer of this size can't be pushed; None where no limit is known that forbids it."""
-        limit = self.largest_layer_bytes
-        if limit is None or layer_bytes <= limit:
-            return None
-        return (
-            f"{self.label} takes layers of up to {limit / _GB:.4g} GB ({limit:,} bytes), this one has {layer_bytes:,}"
-        )
-
     def min_bytes_per_second(self, layer_bytes: int) -> float | None:
         """The rate that uploads a layer within the registry's time limit; None where it has none."""
         return None if self.upload_seconds is None else layer_bytes / self.upload_seconds
-
-    @property
-    def label(self) -> str:
-        """The host where there is just one, the name otherwise."""
-        return self.hosts[0] if len(self.hosts) == 1 and "*" not in self.hosts[0] else self.name
 
 
 @cache

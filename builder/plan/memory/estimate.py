@@ -96,11 +96,6 @@ class MemoryEstimate:
     needed_tokens: int
 
     @property
-    def formulas(self) -> Mapping[str, str]:
-        """How each number is made."""
-        return FORMULAS
-
-    @property
     def fixed_bytes(self) -> Range:
         """All that isn't the KV cache."""
         return self.activations + self.overhead + (self.weights_bytes + self.logits_bytes + self.all_reduce_bytes)

@@ -84,8 +84,8 @@ def layers_fit_the_registry(unit: Unit) -> Iterator[Problem]:
     if compiles(unit):
         twice, half = 2 * unit.parallelism.tensor, max(rank_bytes(unit)) // 2
         values[f"tp{twice}_file_bytes"] = half
-        if limits.upload_seconds:
-            values[f"min_mb_per_s_tp{twice}"] = round(half / limits.upload_seconds / _MB, 1)
+        if rate := limits.min_bytes_per_second(half):
+            values[f"min_mb_per_s_tp{twice}"] = round(rate / _MB, 1)
         if split := _split_that_fits(unit, limit):
             values |= {"fitting_tensor": split[0], "fitting_file_bytes": split[1]}
             ways.insert(0, f"parallelism.tensor: {split[0]} (files of about {split[1] / _GB:.2f} GB)")
@@ -124,11 +124,11 @@ def parts_fit_the_registry(unit: Unit) -> Iterator[Problem]:
 def layers_upload_in_time(unit: Unit) -> Iterator[Problem]:
     """A registry with a time limit per upload needs a line that is fast enough for the largest file."""
     limits = _limits(unit.recipe.content.publish.repository)
-    if limits is None or limits.upload_seconds is None:
+    if limits is None:
         return
     largest = _largest_file(unit)
-    rate = largest / limits.upload_seconds
-    if rate <= _SLOW or (limits.max_layer_bytes is not None and largest > limits.max_layer_bytes):
+    rate = limits.min_bytes_per_second(largest)
+    if rate is None or rate <= _SLOW or (limits.max_layer_bytes is not None and largest > limits.max_layer_bytes):
         return
     yield Problem(
         f"{_host(unit)} ends an upload after {limits.upload_seconds} s: the largest file of {largest / _GB:.2f} GB "
