@@ -53,7 +53,7 @@ def json_schema() -> dict[str, Any]:
     schema["then"] = {"required": required}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://engine-builder.dev/recipe.schema.json",
+        "$id": "urn:engine-builder:recipe:1",
         **schema,
     }
 
