@@ -55,7 +55,7 @@ def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
         "tensor": split.tensor,
         "pipeline": split.pipeline,
     }
-    if not (unit.spec.plain and unit.precision.scheme == "float"):
+    if not unit.converted_by_us:
         parameters["toolchain"] = toolchain_parameters(unit)
     if unit.precision.scheme != "float":
         parameters |= {

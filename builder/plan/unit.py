@@ -78,6 +78,11 @@ class Unit:
         return self.settings.precision.weights == AS_PUBLISHED
 
     @property
+    def converted_by_us(self) -> bool:
+        """Whether our own converter makes the checkpoint: a plain Llama, with neither weights nor KV cache quantised."""
+        return self.spec.plain and self.precision.scheme == "float" and not self.kv_precision.quant_algo
+
+    @property
     def ranks(self) -> int:
         """The GPUs that one instance of the model takes: TensorRT-LLM's world size."""
         return self.parallelism.tensor * self.parallelism.pipeline * self.parallelism.context

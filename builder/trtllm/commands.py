@@ -40,7 +40,7 @@ def commands(unit: Unit) -> tuple[Command, ...]:
         if not quantizes(unit):
             return (serve,)
         return (Command("checkpoint", (*_quantize(unit), "--export_format", "hf"), image), serve)
-    if unit.spec.plain and unit.precision.scheme == "float" and not unit.kv_precision.quant_algo:
+    if unit.converted_by_us:
         checkpoint = Command("checkpoint", ("(streaming conversion)",), None)
     else:
         checkpoint = Command("checkpoint", tuple(checkpoint_command(unit)), image)

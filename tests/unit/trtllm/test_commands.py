@@ -134,3 +134,11 @@ def test_the_reference_model_runs_no_command_of_tensorrt_llm(make_plan: MakePlan
 )
 def test_lengths_are_spelt_as_each_release_had_them(version: str, shown: str) -> None:
     assert " ".join(catalog.length_flags(version, 2048, 2048)) == shown
+
+
+def test_a_quantised_kv_cache_is_made_by_the_release_which_is_in_the_key(make_plan: MakePlan) -> None:
+    plain = make_plan(RECIPE)[0]
+    quantised = make_plan(RECIPE.replace("{weights: bf16}", "{weights: bf16, kv_cache: int8}"))[0]
+    assert "toolchain" not in plain.stages["checkpoint"].inputs["parameters"]
+    assert quantised.stages["checkpoint"].inputs["parameters"]["toolchain"]["name"] == "trtllm-1.2.1"
+    assert by_stage(quantised.unit)["checkpoint"].argv[1].endswith("quantize.py")
