@@ -79,7 +79,7 @@ class Unit:
 
     @property
     def converted_by_us(self) -> bool:
-        """Whether our own converter makes the checkpoint: a plain Llama, with neither weights nor KV cache quantised."""
+        """Whether our own converter makes the checkpoint: of a plain Llama, neither weights nor KV cache quantised."""
         return self.spec.plain and self.precision.scheme == "float" and not self.kv_precision.quant_algo
 
     @property
