@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from builder.build.context import Context
 from builder.build.machine import obstacle
 from builder.build.reporter import Reporter
-from builder.build.stages import STAGES, Context, image_of
+from builder.build.stages import STAGES, image_of
 from builder.errors import PlanRefused, SourceError
 from builder.image.image import Image
 from builder.lock import names_needed
@@ -22,24 +23,27 @@ from builder.store.digests import Advance
 
 @dataclass(frozen=True)
 class Report:
-    """What a build of one unit came to: its image, and the stages that were really run."""
+    """What a build of one unit came to: its last stage's artifact, and the stages that were really run."""
 
-    image: Image
+    artifact: Artifact
     built: tuple[str, ...]
+    image: Image | None
 
 
 Fetch = Callable[[tuple[FileKind, ...], Advance], Path]
 """Brings pinned model files of some kinds to this machine and returns their folder; see `preparation.model_files`."""
 
 
-def build_unit(planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter: Reporter) -> Report:
-    """Make what is missing of one unit, up to its image.
+def build_unit(
+    planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter: Reporter, until: str = "image"
+) -> Report:
+    """Make what is missing of one unit, up to its image, or to the stage `until`.
 
     Raises PlanRefused for what the plan refuses or this machine can't build, and whatever a stage raises; nothing
     half-made stays behind.
     """
     unit = planned.unit
-    _refuse(planned)
+    _refuse(planned, until)
     built: list[str] = []
 
     def want(stage: StagePlan) -> Artifact:
@@ -77,20 +81,35 @@ def build_unit(planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter: 
         reporter.done(unit.id, "fetch", "checked")
         return folder
 
-    artifact = want(planned.stages["image"])
-    for stage in planned.stages.values():
-        store.remember_inputs(unit.id, stage.stage, stage.inputs)
-    return Report(image_of(unit, artifact, store), tuple(built))
+    if "qualify" in planned.stages and until in ("engine", "image"):
+        want(planned.stages["qualify"])
+    artifact = want(planned.stages[until])
+    for name in _needed(planned, until):
+        store.remember_inputs(unit.id, name, planned.stages[name].inputs)
+    return Report(artifact, tuple(built), image_of(unit, artifact, store) if until == "image" else None)
 
 
-def _refuse(planned: PlannedUnit) -> None:
+def _needed(planned: PlannedUnit, stage: str) -> set[str]:
+    """A stage and all below it; all stages for an image, which nothing unqualified becomes."""
+    if stage == "image":
+        return set(planned.stages)
+    return {stage}.union(*(_needed(planned, below) for below in planned.stages[stage].below))
+
+
+def _refuse(planned: PlannedUnit, until: str) -> None:
     unit = planned.unit
     for finding in planned.findings:
         if finding.severity == "refuse":
             raise PlanRefused(finding.message, where=finding.where, hint=finding.suggestion, code=finding.code)
-    if reason := obstacle(planned):
+    if until not in planned.stages:
+        raise PlanRefused(
+            f"{unit.id} has no stage {until}", why=f"its stages are {', '.join(planned.stages)}", code="NO_STAGE"
+        )
+    if reason := obstacle(planned, until):
         raise PlanRefused(f"this machine can't build {unit.id}", why=reason, hint="build it there", code="NOT_HERE")
     needed = names_needed(unit.recipe, unit.target)
+    if until in ("checkpoint", "qualify"):  # no image has a part in them
+        needed -= {unit.toolchain.build_image, unit.toolchain.serving_image, unit.package.base}
     for item in unit.lock.unresolved:
         if item.name in needed:
             raise SourceError(

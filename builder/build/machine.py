@@ -5,8 +5,13 @@ from __future__ import annotations
 from builder.plan import PlannedUnit
 
 
-def obstacle(planned: PlannedUnit) -> str | None:
-    """Why this machine can't build a unit; None if it can."""
-    if not planned.unit.gpu.is_cpu:
-        return f"needs {planned.unit.gpu.product} and {planned.unit.toolchain.name}"
+def obstacle(planned: PlannedUnit, until: str = "image") -> str | None:
+    """Why this machine can't build a unit up to a stage; None if it can."""
+    unit = planned.unit
+    if unit.gpu.is_cpu or until == "repository":
+        return None
+    if until not in ("checkpoint", "qualify"):
+        return f"needs {unit.gpu.product} and {unit.toolchain.name}"
+    if unit.maker == "toolchain":
+        return f"its checkpoint is made in the image of {unit.toolchain.name}"
     return None

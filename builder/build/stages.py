@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from builder.build.chat_template import read_chat_template
-from builder.checkpoint.convert import convert
-from builder.errors import SourceError, ToolchainError, VerificationError
+from builder.build.checkpoint import make_checkpoint
+from builder.build.context import Context, check_lock
+from builder.errors import ToolchainError, VerificationError
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
 from builder.image.layer import BUNDLE_ROOT, Layer
 from builder.image.wheels import install_runtime, runtime_digest
 from builder.lock import recipe_reference
-from builder.model.layout import checkpoint_bytes
-from builder.model.snapshot import FileKind
 from builder.oci.base import read_base
 from builder.oci.descriptor import Platform
 from builder.oci.reference import Reference
@@ -26,37 +22,12 @@ from builder.plan.build_config import build_config
 from builder.plan.serving import serving_settings
 from builder.reference.engine import write_engine
 from builder.reference.errors import ReferenceModelError
-from builder.store import Artifact, FileDigest, LocalStore, Workspace
-from builder.store.digests import Advance
+from builder.store import Artifact, FileDigest, LocalStore
 from builder.triton.lint import lint_repository
 from builder.triton.repository import write_repository
 
 RUNTIME = "runtime"
 """Not a stage of a unit: the packages of the runtime layer, shared by all units with the same Python."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a stage may use besides its unit.
-
-    `inputs` are the artifacts of the stages below. `fetch` brings pinned model files of some kinds to this machine and
-    returns their folder. `progress` takes a number of bytes and returns what is told as they are done.
-    """
-
-    workspace: Workspace
-    inputs: Mapping[str, Artifact]
-    fetch: Callable[[tuple[FileKind, ...]], Path]
-    progress: Callable[[int], Advance]
-    store: LocalStore
-
-
-def checkpoint(unit: Unit, context: Context) -> None:
-    source = context.fetch(("weights", "config"))
-    _check_lock(unit, source)
-    tp, pp = unit.parallelism.tensor, unit.parallelism.pipeline
-    spec = dataclasses.replace(unit.spec, dtype=unit.dtype)
-    advance = context.progress(checkpoint_bytes(spec, tp, pp))
-    convert(source, unit.spec, context.workspace, tp=tp, pp=pp, dtype=unit.dtype, advance=advance)
 
 
 def engine(unit: Unit, context: Context) -> None:
@@ -72,7 +43,7 @@ def engine(unit: Unit, context: Context) -> None:
 
 def repository(unit: Unit, context: Context) -> None:
     source = context.fetch(("tokenizer", "config"))
-    _check_lock(unit, source)
+    check_lock(unit, source)
     files = [file.path for file in unit.lock.snapshot.of_kind("tokenizer", "config")]
     served = [path for path in files if path not in ("config.json", "hf_quant_config.json", "quantize_config.json")]
     template = read_chat_template(unit)
@@ -110,7 +81,7 @@ def image(unit: Unit, context: Context) -> None:
 
 
 STAGES: Mapping[str, Callable[[Unit, Context], None]] = {
-    "checkpoint": checkpoint,
+    "checkpoint": make_checkpoint,
     "engine": engine,
     "repository": repository,
     "image": image,
@@ -126,18 +97,6 @@ def pinned_base(unit: Unit) -> Reference | None:
 def image_of(unit: Unit, artifact: Artifact, store: LocalStore) -> Image:
     """The image in a unit's image artifact. Its base is looked for where the recipe says, not where it was then."""
     return Image.load(artifact.files, store, pinned_base(unit))
-
-
-def _check_lock(unit: Unit, source: Path) -> None:
-    """What was planned with must be what the model says: keys know the file's digest, not the lock's copy of it."""
-    if unit.lock.copies_differ(source):
-        raise SourceError(
-            "the lock's copy of the model's configuration isn't what the model has",
-            where=unit.recipe.lock_file,
-            why="it was edited, or merged badly",
-            hint="pin anew with `engine-builder lock --upgrade`",
-            code="DRIFT",
-        )
 
 
 def _container(python: str, labels: Mapping[str, str]) -> ContainerSettings:

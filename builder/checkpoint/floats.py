@@ -1,7 +1,8 @@
-"""Float formats that numpy doesn't know together: bfloat16, float16 and float32, spelt as safetensors does."""
+"""Float formats that numpy doesn't know: bfloat16, and FP8 E4M3 without infinities; spelt as safetensors does."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,33 +14,74 @@ _CARRIERS: dict[str, npt.DTypeLike] = {"BF16": np.uint16, "F16": np.float16, "F3
 
 CONVERTIBLE = frozenset(_CARRIERS)
 
+_FP8_MAX = 448.0
+
 
 def carrier(dtype: str) -> npt.DTypeLike:
-    """The numpy type that holds this format: bfloat16 travels as its bits, in uint16."""
-    return _CARRIERS[dtype]
+    """The numpy type that holds this format: bfloat16 travels as its bits, in uint16; others are bytes."""
+    return _CARRIERS.get(dtype, np.uint8)
 
 
-def convert_floats(values: Array, source: str, target: str) -> Array:
-    """`values` (in the carrier of `source`) in the carrier of `target`, rounded to nearest, ties to even.
+def widen(values: Array, dtype: str) -> Array:
+    """float32 of `values` in the carrier of `dtype`, exactly; a copy unless it is float32 already."""
+    if dtype == "BF16":
+        wide: Array = (values.astype(np.uint32) << 16).view(np.float32)
+        return wide
+    if dtype == "F8_E4M3":
+        return _fp8_values()[values]
+    return values.astype(np.float32, copy=False)
+
+
+def narrow(wide: Array, dtype: str) -> Array:
+    """float32 values in the carrier of `dtype`, rounded to nearest, ties to even.
 
     OverflowError if a finite value has no finite counterpart.
     """
-    if source == target:
-        return values
-    wide = (values.astype(np.uint32) << 16).view(np.float32) if source == "BF16" else values.astype(np.float32)
-    if target == "F32":
+    if dtype == "F32":
         return wide
-    narrow: Array
-    if target == "F16":
+    result: Array
+    if dtype == "F16":
         with np.errstate(over="ignore"):
-            narrow = wide.astype(np.float16)
-        overflow = np.isinf(narrow) & np.isfinite(wide)
+            result = wide.astype(np.float16)
+        overflow = np.isinf(result) & np.isfinite(wide)
     else:
-        narrow = _round_to_bfloat16(wide)
-        overflow = (narrow & 0x7FFF == 0x7F80) & np.isfinite(wide)
+        result = _round_to_bfloat16(wide)
+        overflow = (result & 0x7FFF == 0x7F80) & np.isfinite(wide)
     if overflow.any():
-        raise OverflowError(f"{wide[overflow][0]:g} is beyond the range of {target}")
-    return narrow
+        raise OverflowError(f"{wide[overflow][0]:g} is beyond the range of {dtype}")
+    return result
+
+
+def convert_floats(values: Array, source: str, target: str) -> Array:
+    """`values` (in the carrier of `source`) in the carrier of `target`; see `narrow`."""
+    return values if source == target else narrow(widen(values, source), target)
+
+
+def rescale_fp8(values: Array, factor: float) -> Array:
+    """FP8 bytes that stand for `factor` times what `values` stand for, rounded to nearest, ties to even.
+
+    `factor` is at most 1, so that nothing overflows; NaNs stay.
+    """
+    scaled = _fp8_values()[values].astype(np.float64) * factor
+    grid = _fp8_values()[:0x7F].astype(np.float64)  # 0 to 448, ascending
+    magnitude = np.minimum(np.abs(scaled), _FP8_MAX)
+    above = np.clip(np.searchsorted(grid, magnitude), 1, len(grid) - 1)
+    middle = (grid[above - 1] + grid[above]) / 2
+    up = (magnitude > middle) | ((magnitude == middle) & (above % 2 == 0))
+    codes = np.where(up, above, above - 1).astype(np.uint8) | np.where(np.signbit(scaled), np.uint8(0x80), np.uint8(0))
+    rescaled: Array = np.where(np.isnan(scaled), values, codes)
+    return rescaled
+
+
+@cache
+def _fp8_values() -> Array:
+    """What each byte stands for: sign, 4 bits of exponent (bias 7), 3 of mantissa; S.1111.111 is NaN."""
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, codes & 7
+    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    values = np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
+    values[codes & 0x7F == 0x7F] = np.nan
+    return values
 
 
 def _round_to_bfloat16(wide: Array) -> Array:

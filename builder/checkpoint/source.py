@@ -5,18 +5,19 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from builder.checkpoint.floats import CONVERTIBLE
 from builder.errors import SourceError
-from builder.model.layout import source_shapes
+from builder.model.families import families
+from builder.model.layout import Slice, source_tensors
 from builder.model.safetensors import TensorIndex, TensorInfo
 from builder.model.spec import STORED_DTYPES, ModelSpec
 from builder.model.weight_files import some
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 16 << 20
 
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # old files store what rope_theta says
 
@@ -43,17 +44,12 @@ class SourceWeights:
         Another dtype is accepted only where `target_dtype` asks for one by name, since then every tensor is brought
         to it; rounding weights because a config is wrong would be a guess.
         """
-        self._check_names()
-        for name, shape in source_shapes(self.spec).items():
-            info = self.tensors[name]
-            if info.shape != shape:
-                raise SourceError(
-                    f"{name} has the shape {list(info.shape)}; config.json makes it {list(shape)}",
-                    where=info.file,
-                    why="weights and config.json don't belong together",
-                    code="TENSOR_SHAPE",
-                )
-            self._check_dtype(info, target_dtype)
+        needed, optional = source_tensors(self.spec)
+        self._check_names(needed, optional)
+        for name, expected in (needed | optional).items():
+            if (info := self.tensors.get(name)) is not None:
+                self._check_shape(info, expected)
+                self._check_dtype(info, expected, target_dtype)
         if self.spec.tie_word_embeddings and "lm_head.weight" in self.tensors:
             self._check_tied_head()
 
@@ -68,21 +64,18 @@ class SourceWeights:
                 raise SourceError("the file became shorter while it was read", where=info.file, code="SHARD_TRUNCATED")
             filled += count
 
-    def _check_names(self) -> None:
-        expected = source_shapes(self.spec)
-        if missing := [name for name in expected if name not in self.tensors]:
+    def _check_names(self, needed: Mapping[str, Slice], optional: Mapping[str, Slice]) -> None:
+        if missing := [name for name in needed if name not in self.tensors]:
             raise SourceError(
                 f"{len(missing)} tensors of the model are missing: {some(missing)}",
                 where=self.folder,
-                why=f"config.json makes {len(expected)}, the weight files hold {len(self.tensors)}",
+                why=f"config.json makes {len(needed)}, the weight files hold {len(self.tensors)}",
                 hint="check num_hidden_layers and tie_word_embeddings, or fetch the model again",
                 code="TENSOR_MISSING",
             )
         tied_head = {"lm_head.weight"} if self.spec.tie_word_embeddings else set()
-        strangers = [
-            name for name in self.tensors if name not in expected.keys() | tied_head and not _DERIVED.fullmatch(name)
-        ]
-        if strangers:
+        known = needed.keys() | optional.keys() | tied_head
+        if strangers := [name for name in self.tensors if name not in known and not _DERIVED.fullmatch(name)]:
             raise SourceError(
                 f"{len(strangers)} tensors are not part of this architecture: {some(sorted(strangers))}",
                 where=self.folder,
@@ -91,20 +84,46 @@ class SourceWeights:
                 code="TENSOR_UNEXPECTED",
             )
 
-    def _check_dtype(self, info: TensorInfo, target_dtype: str | None) -> None:
-        if info.dtype == self.spec.stored_dtype or (target_dtype is not None and info.dtype in CONVERTIBLE):
+    def _check_shape(self, info: TensorInfo, expected: Slice) -> None:
+        """Scales may be stored with dimensions of 1, [N, 1] for [N] and [1] for a number."""
+        shape = info.shape
+        if expected.dtype == "float":
+            shape = tuple(size for size in shape if size != 1)
+            if shape == tuple(size for size in expected.shape if size != 1):
+                return
+        if shape != expected.shape:
+            raise SourceError(
+                f"{info.name} has the shape {list(info.shape)}; config.json makes it {list(expected.shape)}",
+                where=info.file,
+                why="weights and config.json don't belong together",
+                code="TENSOR_SHAPE",
+            )
+
+    def _check_dtype(self, info: TensorInfo, expected: Slice, target_dtype: str | None) -> None:
+        if expected.dtype == "float":
+            if info.dtype in CONVERTIBLE:
+                return
+        elif expected.dtype is not None:
+            if info.dtype == expected.dtype:
+                return
+        elif info.dtype == self.spec.stored_dtype or (target_dtype is not None and info.dtype in CONVERTIBLE):
             return
+        wanted = {None: self.spec.dtype, "float": "a floating point format"}.get(expected.dtype, expected.dtype)
+        asks = expected.dtype is None and info.dtype in CONVERTIBLE
         raise SourceError(
-            f"{info.name} is stored as {info.dtype}; config.json says {self.spec.dtype}",
+            f"{info.name} is stored as {info.dtype}; config.json says {wanted}",
             where=info.file,
-            why="weights are rounded only to a precision that is asked for",
-            hint=f"ask for one of the precisions {', '.join(STORED_DTYPES)}" if info.dtype in CONVERTIBLE else None,
+            why="weights are rounded only to a precision that is asked for"
+            if asks
+            else "the weights are not quantised as config.json says",
+            hint=f"ask for one of the precisions {', '.join(STORED_DTYPES)}" if asks else None,
             code="DTYPE_MISMATCH",
         )
 
     def _check_tied_head(self) -> None:
         """A tied model may store its head as well (Qwen3-0.6B does); it must then be the embedding, bit for bit."""
-        head, embedding = self.tensors["lm_head.weight"], self.tensors["model.embed_tokens.weight"]
+        embedding_name = f"{families()[self.spec.model_type].prefix}embed_tokens.weight"
+        head, embedding = self.tensors["lm_head.weight"], self.tensors[embedding_name]
         alike = (head.dtype, head.shape) == (embedding.dtype, embedding.shape)
         if not alike or any(map(operator.ne, self._blocks(head), self._blocks(embedding))):
             raise SourceError(

@@ -135,6 +135,7 @@ def read_spec(
             next_token_layers=_next_token_layers(fields, family),
             assumed=dict(fields.assumed),
             towers=tuple(name for name in _TOWERS if top.get(name) is not None),
+            **_scales(fields, family),
         )
     )
 
@@ -252,6 +253,16 @@ def _quantization(
 
 def _next_token_layers(fields: Fields, family: Family) -> int:
     return 0 if family.next_token is None else fields.optional_count(family.next_token.count, most=100) or 0
+
+
+def _scales(fields: Fields, family: Family) -> dict[str, Any]:
+    """The numbers of a family that scale or cap what is computed; null where there is no such thing."""
+    scales: dict[str, Any] = {
+        name: None if fields.get(name) is None else fields.positive(name) for name in family.scales
+    }
+    if family.experts is not None and family.experts.normalized is not None:
+        scales["norm_topk_prob"] = fields.flag(family.experts.normalized)
+    return scales
 
 
 def _version(top: Fields) -> str | None:

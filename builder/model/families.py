@@ -19,7 +19,8 @@ class ExpertKeys:
     tells which layers have a dense MLP instead: "none", "first" (first_k_dense_replace), "step" (decoder_sparse_step
     and mlp_only_layers), "interleaved" (moe_layers or interleave_moe_layer_step), or all of them have it "beside" the
     experts. `switch` turns experts on. `latent` is the narrower width that experts work in. `fused`: one tensor
-    holds all experts, gate and up side by side.
+    holds all experts, gate and up side by side. `normalized` is the key of whether the weights of a token's experts sum
+    up to 1; without one they do.
     """
 
     count: str
@@ -32,6 +33,7 @@ class ExpertKeys:
     latent: str | None = None
     fused: bool = False
     bias: bool = False
+    normalized: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Family:
     windows: which layers have one where `layer_types` doesn't say: "none", "all", "last" (from max_window_layers on),
         "chunked", or all but every nth, {"every": n} or {"key": name of the key with n}.
     hybrid: where layers differ in kind: "linear" (layer_types), "pattern" (hybrid_override_pattern), "blocks".
+    scales: keys of numbers that attention and logits are scaled or capped with.
     latent: multi-head latent attention. global_heads: full attention has heads of its own size.
 
     Tensors: `prefix` of all but the head, `names` of modules as in NAMES, what is fused, which biases there are.
@@ -102,6 +105,7 @@ class Family:
     output_bias: str = "same"
     mlp_bias: str = "never"
     qk_norm: str = "none"
+    scales: tuple[str, ...] = ()
     rotary: bool = True
     local_rope_theta: str | None = None
     windows: Any = "none"
@@ -167,7 +171,7 @@ def _family(name: str, row: Mapping[str, Any]) -> Family:
     if values.get("next_token"):
         values["next_token"] = NextToken(**values["next_token"])
     values["extra"] = tuple(Extra(**extra) for extra in values.get("extra", ()))
-    for sequence in ("architectures", "nested", "layer_norms", "linear_projections"):
+    for sequence in ("architectures", "nested", "scales", "layer_norms", "linear_projections"):
         if sequence in values:
             values[sequence] = tuple(values[sequence])
     return Family(model_type=name, **values)

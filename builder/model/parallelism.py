@@ -50,9 +50,9 @@ def tensor_parallel_obstacles(
     return tuple(found)
 
 
-def check_parallelism(spec: ModelSpec, tp: int, pp: int) -> None:
+def check_parallelism(spec: ModelSpec, tp: int, pp: int, moe_tensor: int | None = None) -> None:
     """PlanRefused if the model can't be split into `tp` tensor ranks and `pp` pipeline stages."""
-    if obstacles := tensor_parallel_obstacles(spec, tp):
+    if obstacles := tensor_parallel_obstacles(spec, tp, moe_tensor=moe_tensor):
         raise PlanRefused(
             f"the model can't be split into {tp} tensor-parallel ranks",
             why="; ".join(obstacles),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,6 +45,9 @@ class ModelSpec:
     parts of a multimodal model that are not described here. `next_token_layers` counts layers for multi-token
     prediction, which are stored beside `layers`.
 
+    Scores of attention are divided by √query_pre_attn_scalar, where that is given, else by √head_dim; soft caps bend
+    numbers beyond them, c · tanh(x / c). `norm_topk_prob`: the weights of a token's experts sum up to 1.
+
     Equal layers are one object, and so are equal specs that were read from files: comparing and hashing are cheap, and
     functions of a spec can be cached.
     """
@@ -78,6 +81,10 @@ class ModelSpec:
     next_token_layers: int = 0
     assumed: Mapping[str, int | float] = field(default_factory=dict)
     towers: tuple[str, ...] = ()
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    norm_topk_prob: bool = True
 
     def __hash__(self) -> int:
         return hash((self.architecture, self.model_type, self.num_hidden_layers, self.hidden_size, self.vocab_size))
@@ -100,32 +107,6 @@ class ModelSpec:
     def stored_dtype(self) -> str:
         """The dtype as safetensors spells it: "BF16", "F16" or "F32"."""
         return STORED_DTYPES[self.dtype]
-
-    @property
-    def plain(self) -> bool:
-        """Whether our own converter converts it: a dense, unquantised Llama without windows."""
-        return self.not_plain is None
-
-    @cached_property
-    def not_plain(self) -> str | None:
-        """Why our own converter can't convert it, in words; None if it can."""
-        if self.architecture != "LlamaForCausalLM" or self.model_type != "llama":
-            return f"{self.architecture} (model_type {self.model_type}) is not a Llama"
-        if self.custom_code:
-            return "it brings its own code (auto_map), which is never run"
-        if self.quantization is not None:
-            return f"its weights are quantised already ({self.quantization.method})"
-        if self.hidden_act != "silu":
-            return f"its activation is {self.hidden_act}, not silu"
-        for layer in dict.fromkeys(self.layers):
-            rope = layer.attention.rope if layer.attention else None
-            if layer != Layer(layer.attention, self.intermediate_size) or rope is None or layer.attention is None:
-                return "its layers are not all attention and a dense MLP of one width"
-            if layer.attention.window is not None or layer.attention.mla is not None:
-                return "its attention has a window or a latent cache"
-            if rope.type not in ("default", "linear", "llama3") or rope.partial_factor != 1:
-                return f"its rotary embedding is {rope.type} over {rope.partial_factor:.4g} of each head"
-        return None
 
     @property
     def experts(self) -> Experts | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from builder import catalog
 from builder.plan.build_config import build_config
 from builder.plan.keys import StagePlan, plan_stage
 from builder.plan.serving import serving_settings
@@ -47,17 +48,25 @@ def plan_stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePla
 
 
 def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
-    """What shapes the checkpoint. Our own converter makes plain floating point: no release of TensorRT-LLM counts."""
+    """What shapes the checkpoint. Where we make it ourselves, no release of TensorRT-LLM counts."""
     split, wanted = unit.parallelism, unit.settings.precision
+    if unit.maker == "snapshot":
+        return {"maker": "snapshot"}
     parameters: dict[str, Any] = {
         "precision": unit.precision.name,
         "dtype": unit.dtype,
         "tensor": split.tensor,
         "pipeline": split.pipeline,
     }
-    if not unit.converted_by_us:
+    if split.context > 1:
+        parameters["context"] = split.context
+    if split.use_parallel_embedding:
+        parameters["embedding_sharding_dim"] = split.embedding_sharding_dim
+    if unit.maker == "toolchain":
         parameters["toolchain"] = toolchain_parameters(unit)
-    if unit.precision.scheme != "float":
+    if unit.maker == "modelopt":
+        parameters |= {"modelopt": catalog.toolchains()["reference"].modelopt, "flow": unit.flow}
+    if unit.quantized_here:
         parameters |= {
             "group_size": unit.group_size,
             "smoothquant_alpha": wanted.smoothquant_alpha,
@@ -67,7 +76,9 @@ def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
         parameters["kv_cache"] = unit.kv_precision.name
     if unit.spec.experts:
         parameters |= {"expert": unit.moe_expert, "expert_tensor": unit.moe_tensor}
-    if (unit.precision.calibrated or unit.kv_precision.quant_algo) and unit.settings.calibration:
+    if wanted.modelopt_recipe:
+        parameters["modelopt_recipe"] = wanted.modelopt_recipe
+    if unit.calibrated_here and unit.settings.calibration:
         parameters["calibration"] = unit.settings.calibration.model_dump()
     return parameters
 

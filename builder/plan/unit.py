@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Literal
 
 from builder import catalog
 from builder.catalog import Gpu, KvPrecision, Precision, Toolchain
 from builder.errors import RecipeError, SourceError
 from builder.lock import Lock
+from builder.model.layout import Split, not_covered
 from builder.model.snapshot import FileKind
 from builder.model.spec import STORED_DTYPES, ModelSpec
 from builder.recipe import (
@@ -26,6 +28,8 @@ from builder.recipe import (
 
 _OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _DTYPES = {word: dtype for dtype, word in _OF_DTYPE.items()}
+
+CheckpointMaker = Literal["snapshot", "converter", "modelopt", "toolchain"]
 
 FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")
 """The quant_algos with which TensorRT-LLM keeps FP8 context attention: it needs that over an FP8 KV cache."""
@@ -78,9 +82,51 @@ class Unit:
         return self.settings.precision.weights == AS_PUBLISHED
 
     @property
-    def converted_by_us(self) -> bool:
-        """Whether our own converter makes the checkpoint: of a plain Llama, neither weights nor KV cache quantised."""
-        return self.spec.plain and self.precision.scheme == "float" and not self.kv_precision.quant_algo
+    def quantized_here(self) -> bool:
+        """Whether weights or KV cache are quantised by us, rather than found so.
+
+        The KV cache of the PyTorch flow is quantised when it runs, without anything in the checkpoint.
+        """
+        kv = self.flow == "engine" and self.kv_precision.quant_algo is not None
+        return (self.precision.quantized or kv) and self.spec.quantization is None
+
+    @property
+    def calibrated_here(self) -> bool:
+        """Whether making the checkpoint measures activations, or keys and values, on text."""
+        kv = self.flow == "engine" and self.kv_precision.quant_algo is not None
+        return self.spec.quantization is None and (self.precision.calibrated or kv)
+
+    @cached_property
+    def maker(self) -> CheckpointMaker:
+        """What makes the checkpoint.
+
+        "snapshot": nothing, the PyTorch flow reads the model as it was published. "converter": our own. "modelopt":
+        NVIDIA's library on the machine that builds. "toolchain": the scripts of the release, in its image.
+        """
+        weight_only = self.precision.scheme == "weight-only" and not self.kv_precision.quant_algo
+        if self.flow == "pytorch":
+            if not self.quantized_here:
+                return "snapshot"
+        elif (not self.quantized_here or weight_only) and not_covered(self.spec) is None:
+            return "converter"
+        elif not self.quantized_here:
+            return "toolchain"
+        on_host = self.gpu.is_cpu or self.settings.precision.quantizer == "host"
+        return "modelopt" if on_host and self.precision.scheme != "weight-only" else "toolchain"
+
+    @property
+    def split(self) -> Split:
+        """The ranks of the checkpoint."""
+        split = self.parallelism
+        return Split(
+            split.tensor,
+            split.pipeline,
+            split.context,
+            self.moe_tensor,
+            self.moe_expert,
+            split.use_parallel_embedding,
+            split.embedding_sharding_dim,
+        )
 
     @property
     def ranks(self) -> int:

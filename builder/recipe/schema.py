@@ -60,6 +60,14 @@ class PrecisionSettings(Model):
         None, description="how much of the range moves from activations to weights; for int8-sq only"
     )
     quantize_lm_head: bool = Field(False, description="quantise the output head as well")
+    quantizer: Literal["toolchain", "host"] = Field(
+        "toolchain",
+        description="where NVIDIA ModelOpt quantises: in the release's image with its version, or on the machine that "
+        "builds, which needs the extra modelopt",
+    )
+    modelopt_recipe: Text | None = Field(
+        None, description="file:PATH of a ModelOpt recipe (YAML), for what the precision alone doesn't say"
+    )
 
 
 class Calibration(Model):
@@ -98,6 +106,12 @@ class Parallelism(Model):
     )
     expert_tensor: Count | None = Field(
         None, description="moe_tp_size: each expert is split over this many; expert * expert_tensor = tensor"
+    )
+    use_parallel_embedding: bool = Field(
+        False, description="split the embedding over the tensor ranks as well; engine flow only"
+    )
+    embedding_sharding_dim: Literal[0, 1] = Field(
+        0, description="what of it is split: 0 the vocabulary, 1 the hidden size"
     )
 
     @model_validator(mode="after")

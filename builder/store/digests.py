@@ -53,12 +53,20 @@ class HashingWriter:
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         view = memoryview(data).cast("B")
+        self.hash(view)
+        return self.append(view)
+
+    def append(self, view: memoryview) -> int:
+        """Write alone. Whoever calls it hands the same bytes to `hash`, in the same order, perhaps at the same time."""
         written = 0
         while written < len(view):
             written += self._file.write(view[written:])
-        self._hash.update(view)
         self._size += len(view)
         return len(view)
+
+    def hash(self, view: memoryview) -> None:
+        """Hash alone; see `append`."""
+        self._hash.update(view)
 
     @property
     def digest(self) -> FileDigest:

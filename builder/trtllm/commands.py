@@ -15,6 +15,9 @@ from builder.plan import Unit
 
 MODEL, CALIBRATION, CHECKPOINT, ENGINE = "/model", "/calibration", "/checkpoint", "/engine"
 
+_OURS = {"converter": "(streaming conversion)", "modelopt": "(ModelOpt on the machine that builds)"}
+"""Instead of a command, where the checkpoint is made without the release's scripts."""
+
 _SPECULATIVE_OFF = ("eagle3", "mtp", "ngram")
 
 
@@ -31,39 +34,33 @@ def commands(unit: Unit) -> tuple[Command, ...]:
     """What a build of this unit runs, in order; for the pytorch flow also how it is served."""
     if not unit.toolchain.version:  # the reference toolchain
         return (
-            Command("checkpoint", ("(streaming conversion)",), None),
+            Command("checkpoint", (_OURS.get(unit.maker, "(not possible)"),), None),
             Command("engine", ("(reference model)",), None),
         )
     image = unit.toolchain.build_image
-    if unit.flow == "pytorch":
-        serve = Command("serve", tuple(_serve(unit)), image)
-        if not quantizes(unit):
-            return (serve,)
-        return (Command("checkpoint", (*_quantize(unit), "--export_format", "hf"), image), serve)
-    if unit.converted_by_us:
-        checkpoint = Command("checkpoint", ("(streaming conversion)",), None)
-    else:
-        checkpoint = Command("checkpoint", tuple(checkpoint_command(unit)), image)
-    return (checkpoint, Command("engine", tuple(build_command(unit)), image))
+    last = Command("serve", tuple(_serve(unit)), image)
+    if unit.flow == "engine":
+        last = Command("engine", tuple(build_command(unit)), image)
+    if unit.maker == "snapshot":
+        return (last,)
+    if unit.maker in _OURS:
+        return (Command("checkpoint", (_OURS[unit.maker],), None), last)
+    return (Command("checkpoint", tuple(checkpoint_command(unit)), image), last)
 
 
 def checkpoint_command(unit: Unit) -> Iterator[str]:
     """convert_checkpoint.py for what is only cast, or is quantised already (it finds that in config.json by itself);
     quantize.py for what is quantised here."""
-    if quantizes(unit):
+    if unit.quantized_here:
         yield from _quantize(unit)
+        if unit.flow == "pytorch":
+            yield from ("--export_format", "hf")
         return
     script = unit.toolchain.convert_script.get(unit.spec.architecture, "convert_checkpoint.py")
     yield from ("python3", script, "--model_dir", MODEL, "--output_dir", CHECKPOINT, "--dtype", unit.dtype)
     yield from _split(unit)
     if unit.spec.experts:
         yield from ("--moe_tp_size", str(unit.moe_tensor), "--moe_ep_size", str(unit.moe_expert))
-
-
-def quantizes(unit: Unit) -> bool:
-    """Whether weights or KV cache are quantised by us, rather than found so."""
-    quantized = unit.precision.quantized or unit.kv_precision.quant_algo is not None
-    return quantized and unit.spec.quantization is None
 
 
 def _quantize(unit: Unit) -> Iterator[str]:
@@ -88,6 +85,9 @@ def _split(unit: Unit) -> Iterator[str]:
     yield from ("--tp_size", str(unit.parallelism.tensor), "--pp_size", str(unit.parallelism.pipeline))
     if unit.parallelism.context > 1:
         yield from ("--cp_size", str(unit.parallelism.context))
+    if unit.parallelism.use_parallel_embedding and not unit.quantized_here:
+        yield from ("--use_parallel_embedding", "--embedding_sharding_dim")
+        yield str(unit.parallelism.embedding_sharding_dim)
 
 
 def build_command(unit: Unit) -> Iterator[str]:

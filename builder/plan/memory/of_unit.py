@@ -97,7 +97,7 @@ def storage_of(unit: Unit) -> Storage:
         dtype=unit.dtype,
         group_size=unit.group_size,
         quantized_head=unit.settings.precision.quantize_lm_head,
-        parallel_embedding=not engine or unit.precision.calibrated,
+        parallel_embedding=not engine or unit.precision.calibrated or unit.parallelism.use_parallel_embedding,
         tied_head_stored=engine,
         router_float32=engine,
     )

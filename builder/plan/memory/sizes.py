@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from builder import catalog
@@ -13,6 +13,8 @@ from builder.plan.memory.weights import ONE_GPU, rope_bytes, weight_bytes
 
 if TYPE_CHECKING:
     from builder.plan.unit import Unit
+
+_FLOATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,28 @@ class Sizes:
 
 def sizes(unit: Unit) -> Sizes | None:
     """Of a unit; None for a split over GPUs that isn't legal."""
-    split, storage, spec = split_of(unit), storage_of(unit), unit.spec
-    if not is_legal(spec, split):
+    storage, spec = storage_of(unit), unit.spec
+    if not is_legal(spec, split_of(unit)):
         return None
     download, base = download_bytes(unit), base_bytes(unit)
     if unit.flow == "engine":
-        ranks = rank_bytes(unit)
+        stored = rank_bytes(unit, as_converted=True)
+        ranks = stored if unit.gpu.is_cpu else rank_bytes(unit)  # the reference model keeps what it is given
         rope = 0 if unit.gpu.is_cpu else rope_bytes(spec)
-        return Sizes(download, sum(ranks), tuple(size + rope for size in ranks), base)
+        return Sizes(download, sum(stored), tuple(size + rope for size in ranks), base)
     checkpoint = download if unit.as_published else sum(weight_bytes(spec, storage, ONE_GPU))
     return Sizes(download, checkpoint, (), base)
 
 
-def rank_bytes(unit: Unit) -> list[int]:
-    """The tensors of every rank of a checkpoint, without rope tables."""
-    split = split_of(unit)
-    stages = weight_bytes(unit.spec, storage_of(unit), split)
+def rank_bytes(unit: Unit, *, as_converted: bool = False) -> list[int]:
+    """The tensors of every rank of an engine, without rope tables.
+
+    `as_converted`: of the checkpoint, which is larger where weights are quantised only when the engine is compiled.
+    """
+    split, storage = split_of(unit), storage_of(unit)
+    if as_converted and unit.maker == "converter" and unit.quantized_here:
+        storage = replace(storage, precision=catalog.precisions()[_FLOATS[unit.dtype]])
+    stages = weight_bytes(unit.spec, storage, split)
     return [size for size in stages for _ in range(split.tensor * split.context)]
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from builder.model.layout import legal_tensor_parallel
+from builder.model.parallelism import legal_tensor_parallel
 from builder.model.spec import ModelSpec
 from builder.model.weights import weights
 from builder.plan.findings import Problem, rule

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from builder import catalog
 from builder.model.inventory import parameter_count
+from builder.model.layout import not_covered
 from builder.model.stored import stored_bytes
 from builder.plan.findings import Problem, rule
 from builder.plan.rules.alternatives import listed, newest_with, usable
@@ -17,13 +18,13 @@ _WEIGHTS = ("precision", "weights")
 
 @rule("ARCHITECTURE_UNSUPPORTED", "refuse")
 def toolchain_knows_the_architecture(unit: Unit) -> Iterator[Problem]:
-    """The flow has a class for the model's architecture; the reference model is for plain Llamas."""
+    """The flow has a class for the model's architecture; the reference model is for those that we convert ourselves."""
     name, release = unit.spec.architecture, unit.toolchain
     known = release.architectures.get(unit.flow, ())
     if name in known:
-        if unit.gpu.is_cpu and unit.spec.not_plain is not None:
+        if unit.gpu.is_cpu and (reason := not_covered(unit.spec)) is not None:
             yield Problem(
-                f"the reference model, which stands for an engine on cpu, can't run it: {unit.spec.not_plain}",
+                f"the reference model, which stands for an engine on cpu, can't run it: {reason}",
                 _SOURCE,
                 "leave the target cpu out",
             )

@@ -231,7 +231,7 @@ def model_table_lists_the_precision(unit: Unit) -> Iterator[Problem]:
 @rule("MODEL_PRECISION_UNSTATED", "warn")
 def model_table_has_a_row(unit: Unit) -> Iterator[Problem]:
     """The release's table of models and precisions says nothing of a quantised precision for this architecture."""
-    if unit.precision.quant_algo is None or not usable(unit):
+    if unit.precision.quant_algo is None or unit.gpu.is_cpu or not usable(unit):
         return
     name, release, architecture = unit.precision.name, unit.toolchain, unit.spec.architecture
     known = architecture in release.architectures.get(unit.flow, ())

@@ -72,20 +72,10 @@ def toolchain_can_make_the_precision(unit: Unit) -> Iterator[Problem]:
     )
 
 
-def needs_calibration(unit: Unit) -> bool:
-    """Whether making the checkpoint measures activations or keys and values.
-
-    A quantised KV cache is part of a checkpoint in the engine flow only; the PyTorch flow takes it without scales.
-    """
-    if unit.spec.quantization is not None or unit.gpu.is_cpu:
-        return False
-    return unit.precision.calibrated or (unit.flow == "engine" and unit.kv_precision.quant_algo is not None)
-
-
 @rule("CALIBRATION_REQUIRED", "refuse")
 def calibration_data_is_named(unit: Unit) -> Iterator[Problem]:
     """Quantisation that measures needs text. The tool's default is downloaded when it runs: nothing would pin it."""
-    if unit.settings.calibration is None and needs_calibration(unit):
+    if unit.settings.calibration is None and unit.calibrated_here:
         what = unit.precision.name if unit.precision.calibrated else f"the {unit.kv_precision.name} KV cache"
         yield Problem(
             f"{what} is measured on text, and the recipe names none; the tool's own, cnn_dailymail, would be "
@@ -99,7 +89,7 @@ def calibration_data_is_named(unit: Unit) -> Iterator[Problem]:
 @rule("CALIBRATION_UNUSED", "warn")
 def calibration_data_is_used(unit: Unit) -> Iterator[Problem]:
     """Calibration data that no target of the recipe measures anything with."""
-    if unit.settings.calibration is None or needs_calibration(unit):
+    if unit.settings.calibration is None or unit.calibrated_here:
         return
     own = "calibration" in unit.recipe.document.data["targets"][unit.target]
     if own or (unit.target == 0 and not any(_may_measure(unit, index) for index in _targets(unit))):

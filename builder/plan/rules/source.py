@@ -41,12 +41,14 @@ def quantisation_of_the_source_can_be_read(unit: Unit) -> Iterator[Problem]:
     A known format under a method that no source mentions (compressed-tensors) can be waived.
     """
     found = unit.spec.quantization
-    if found is None or _is_read(found, unit.flow):
+    if found is None or _is_read(found, unit.flow) or unit.maker == "converter":
         return
     other = "pytorch" if unit.flow == "engine" else "engine"
     elsewhere = _is_read(found, other) and not unit.gpu.is_cpu
     known = (
-        "ModelOpt's exports, FP8 blocks of 128x128 and mxfp4" if unit.flow == "pytorch" else "awq, gptq and fbgemm_fp8"
+        "ModelOpt's exports, FP8 blocks of 128x128 and mxfp4"
+        if unit.flow == "pytorch"
+        else "awq, gptq, fbgemm_fp8, and of dense models ModelOpt's exports and compressed-tensors FP8"
     )
     yield Problem(
         f"the weights are quantised with {found.method}, which the {unit.flow} flow doesn't read; it reads {known}",

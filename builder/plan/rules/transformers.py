@@ -71,7 +71,7 @@ def rope_parameters_are_read(unit: Unit) -> Iterator[Problem]:
     config = inner if isinstance(inner, dict) and "rope_parameters" in inner else config
     if there is None or "rope_parameters" not in config or "rope_theta" in config or unit.gpu.is_cpu:
         return
-    ours = unit.flow == "engine" and unit.converted_by_us
+    ours = unit.maker == "converter"
     if ours or catalog.parse_version(there) >= catalog.parse_version(_ROPE_PARAMETERS):
         return
     yield Problem(

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from builder.checkpoint.convert import convert
 from builder.errors import HostError, PlanRefused, SourceError
-from builder.model.layout import checkpoint_bytes
+from builder.model.layout import Split, checkpoint_bytes
 from builder.model.spec import ModelSpec
 from builder.store import Workspace, hash_file
 
@@ -27,10 +27,10 @@ SpecOf = Callable[[Path], ModelSpec]
 
 @pytest.fixture
 def checkpoint(tmp_path: Path, spec_of: SpecOf) -> Callable[..., Workspace]:
-    def make(source: Path, name: str = "checkpoint", **options: Any) -> Workspace:
+    def make(source: Path, name: str = "checkpoint", tp: int = 1, pp: int = 1, **options: Any) -> Workspace:
         out = Workspace(tmp_path / name)
         out.path.mkdir()
-        convert(source, spec_of(source), out, **options)
+        convert(source, spec_of(source), out, Split(tp, pp), **options)
         return out
 
     return make
@@ -220,7 +220,7 @@ def test_progress_counts_every_byte_of_the_tensors(tiny_llama: MakeLlama, tmp_pa
     source = tiny_llama(vocab_size=98)
     spec, steps = spec_of(source), []
     convert(source, spec, Workspace(tmp_path), tp=3, pp=2, advance=steps.append)
-    assert sum(steps) == checkpoint_bytes(spec, 3, 2)
+    assert sum(steps) == checkpoint_bytes(spec, Split(3, 2))
     assert sum(steps) == sum(tensor.nbytes for rank in ranks(Workspace(tmp_path)) for tensor in rank.values())
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from builder.errors import PlanRefused, SourceError
-from builder.model.layout import RankTensor, Slice, checkpoint_bytes, rank_tensors, source_shapes
+from builder.model.layout import RankTensor, Slice, Split, checkpoint_bytes, rank_tensors, source_tensors
 from builder.model.safetensors import DTYPE_BITS
 from builder.model.spec import ModelSpec
 from builder.model.weights import parameter_count
@@ -29,7 +29,7 @@ LLAMA_3_1_70B = spec(
 
 
 def tensors(model: ModelSpec, tp: int = 1, pp: int = 1, rank: int = 0) -> dict[str, RankTensor]:
-    return {tensor.name: tensor for tensor in rank_tensors(model, tp, pp, rank)}
+    return {tensor.name: tensor for tensor in rank_tensors(model, Split(tp, pp), rank)}
 
 
 def test_a_layer_has_tensorrt_llms_names_and_crosses_gate_and_up() -> None:

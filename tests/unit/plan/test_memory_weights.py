@@ -1,5 +1,6 @@
 import pytest
 
+from builder.model import layout
 from builder.model.layout import rank_tensors
 from builder.model.spec import ModelSpec
 from builder.model.weights import Weight
@@ -33,8 +34,9 @@ def total(spec: ModelSpec, precision: str, tp: int = 1, **more: object) -> int:
 @pytest.mark.parametrize("spec", [LLAMA3_8B, LLAMA32_1B, TINYLLAMA, llama(49153, 2048, 7, 16, 16, 8192)])
 def test_plain_llamas_are_the_tensors_of_their_checkpoint(spec: ModelSpec, tp: int, pp: int) -> None:
     stages = weight_bytes(spec, storage("bf16"), Split(tp, pp))
+    checkpoint = layout.Split(tp, pp)
     for stage, size in enumerate(stages):
-        ranks = {sum(tensor.nbytes for tensor in rank_tensors(spec, tp, pp, stage * tp + rank)) for rank in range(tp)}
+        ranks = {sum(tensor.nbytes for tensor in rank_tensors(spec, checkpoint, stage * tp + rank)) for rank in range(tp)}
         assert ranks == {size}
 
 

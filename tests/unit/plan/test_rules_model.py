@@ -5,6 +5,8 @@ import pytest
 from tests.unit.plan.models import LLAMA_7B, LLAMA_8B, QWEN3_0_6B
 from tests.unit.plan.plans import MakeUnits, findings, recipe
 
+CALIBRATED = "calibration: {dataset: file:chat.jsonl}"
+
 NOT_IN_THE_ENGINE_FLOW = LLAMA_8B | {
     "architectures": ["GptOssForCausalLM"],
     "model_type": "gpt_oss",
@@ -25,11 +27,15 @@ def test_an_architecture_that_the_flow_does_not_know_is_refused_with_one_that_do
     assert "ARCHITECTURE_UNSUPPORTED" not in findings(make_units(recipe(flow="pytorch"), NOT_IN_THE_ENGINE_FLOW))
 
 
-def test_the_reference_model_runs_plain_llamas_only(make_units: MakeUnits) -> None:
-    assert "ARCHITECTURE_UNSUPPORTED" in findings(make_units(recipe("cpu"), QWEN3_0_6B))
-    scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}}
-    assert "yarn" in findings(make_units(recipe("cpu"), scaled))["ARCHITECTURE_UNSUPPORTED"].message
+def test_the_reference_model_runs_what_we_convert_ourselves(make_units: MakeUnits) -> None:
     assert findings(make_units(recipe("cpu"))) == {}
+    assert "ARCHITECTURE_UNSUPPORTED" not in findings(make_units(recipe("cpu"), QWEN3_0_6B))
+    scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}}
+    assert "ARCHITECTURE_UNSUPPORTED" not in findings(make_units(recipe("cpu"), scaled))
+    mimo = LLAMA_8B | {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": 1}
+    assert "MiMoForCausalLM" in findings(make_units(recipe("cpu"), mimo))["ARCHITECTURE_UNSUPPORTED"].message
+    coded = LLAMA_8B | {"auto_map": {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}}
+    assert "auto_map" in findings(make_units(recipe("cpu"), coded))["ARCHITECTURE_UNSUPPORTED"].message
 
 
 def test_of_a_multimodal_model_only_the_text_is_planned(make_units: MakeUnits) -> None:
@@ -90,10 +96,12 @@ def test_rope_parameters_that_the_image_does_not_read_are_refused(make_units: Ma
     theta = {"rope_theta": 1000000.0}
     config = QWEN3_0_6B | {"rope_parameters": theta | {"rope_type": "default"}, "rope_theta": None}
     config = {key: value for key, value in config.items() if key != "rope_theta"}
-    found = findings(make_units(recipe(), config, without=("rope_theta",)))
+    text = recipe("h100-sxm-80gb", "fp8", extra=CALIBRATED)  # quantised by the release's own script
+    found = findings(make_units(text, config, without=("rope_theta",)))
     assert found["ROPE_PARAMETERS_UNREAD"].severity == "refuse-waivable"
     assert found["ROPE_PARAMETERS_UNREAD"].values["rope_theta"] == 1000000.0
-    assert "ROPE_PARAMETERS_UNREAD" not in findings(make_units(recipe(), config | theta))
+    assert "ROPE_PARAMETERS_UNREAD" not in findings(make_units(text, config | theta))
+    assert "ROPE_PARAMETERS_UNREAD" not in findings(make_units(recipe(), config, without=("rope_theta",)))
 
 
 def test_rope_parameters_of_what_we_convert_ourselves_are_read(make_units: MakeUnits) -> None:

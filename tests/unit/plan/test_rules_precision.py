@@ -105,10 +105,12 @@ def test_a_format_that_no_source_states_is_still_refused_where_none_could(make_u
     assert "may on SM 8.0" in found["SM_UNSUPPORTED_PRECISION"].message
 
 
-def test_the_reference_model_has_unquantised_formats_only(make_units: MakeUnits) -> None:
-    finding = findings(make_units(recipe("cpu", "fp8", extra=CALIBRATED)))["PRECISION_UNSUPPORTED"]
-    assert finding.values["valid_precisions"] == ["fp32", "fp16", "bf16"]
+def test_the_reference_model_has_the_formats_that_can_be_made_here(make_units: MakeUnits) -> None:
+    finding = findings(make_units(recipe("cpu", "mxfp4")))["PRECISION_UNSUPPORTED"]
+    assert {"bf16", "fp8", "nvfp4", "int8-sq"} <= set(finding.values["valid_precisions"])
     assert findings(make_units(recipe("cpu", "bf16"))) == {}
+    assert findings(make_units(recipe("cpu", "fp8", extra=CALIBRATED))) == {}
+    assert "CALIBRATION_REQUIRED" in findings(make_units(recipe("cpu", "fp8")))
 
 
 def test_what_no_source_states_is_refused_until_it_is_waived(make_units: MakeUnits) -> None:

@@ -102,15 +102,15 @@ def test_fp8_is_quantised_with_the_calibration_of_the_recipe(make_plan: MakePlan
 
 
 def test_another_family_is_converted_by_the_script_of_the_release(make_plan: MakePlan) -> None:
-    argv = by_stage(unit(make_plan, config=config("Qwen--Qwen2.5-7B")))["checkpoint"].argv
+    argv = by_stage(unit(make_plan, config=config("Qwen--Qwen2-57B-A14B")))["checkpoint"].argv
     assert argv[1] == "/app/tensorrt_llm/examples/models/core/qwen/convert_checkpoint.py"
     assert option(argv, "--dtype") == "bfloat16"
 
 
 def test_experts_are_split_as_the_recipe_says(make_plan: MakePlan) -> None:
-    more = "parallelism: {tensor: 8, expert: 4}\n"
-    argv = by_stage(unit(make_plan, more, config=config("mistralai--Mixtral-8x7B-v0.1")))["checkpoint"].argv
-    assert (option(argv, "--tp_size"), option(argv, "--moe_tp_size"), option(argv, "--moe_ep_size")) == ("8", "2", "4")
+    more = "parallelism: {tensor: 4, expert: 4}\n"
+    argv = by_stage(unit(make_plan, more, config=config("Qwen--Qwen2-57B-A14B")))["checkpoint"].argv
+    assert (option(argv, "--tp_size"), option(argv, "--moe_tp_size"), option(argv, "--moe_ep_size")) == ("4", "1", "4")
 
 
 def test_the_pytorch_flow_is_served_without_a_build(make_plan: MakePlan) -> None:

@@ -1,0 +1,197 @@
+"""The tensors of a stage's ranks, one after the other, from the source into the ranks' files.
+
+While a block is read, the last one is hashed and written, each in threads of its own. There are never more than these
+two blocks, of `BLOCK_BYTES` over all ranks, and what is made of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
+
+import numpy as np
+
+from builder.checkpoint.floats import Array, carrier, convert_floats, narrow, rescale_fp8, widen
+from builder.checkpoint.source import BLOCK_BYTES, SourceWeights
+from builder.errors import SourceError
+from builder.model.layout import RankTensor, Slice
+from builder.model.safetensors import DTYPE_BITS, TensorInfo
+from builder.store.digests import Advance, HashingWriter
+
+_ALIGNMENT = 64
+"""Blocks hold whole numbers of any dtype."""
+
+
+class Copier:
+    """Writes the same tensor of every rank, each to its rank's file, in the order of the calls."""
+
+    def __init__(
+        self, weights: SourceWeights, writers: Sequence[HashingWriter], pool: Executor, advance: Advance
+    ) -> None:
+        self._weights = weights
+        self._writers = writers
+        self._pool = pool
+        self._advance = advance
+        self._pending: list[Future[int]] = []
+        self._hashing: list[Future[None]] = []
+        self._buffers = [np.empty(BLOCK_BYTES, dtype=np.uint8) for _ in range(2)]
+
+    def copy(self, tensors: Sequence[RankTensor]) -> None:
+        """One tensor of every rank. SourceError for values that can't be what the tensor must hold."""
+        first = tensors[0]
+        if first.rule in ("copy", "rescaled"):
+            factors = self._factors(first)
+            for number, slices in enumerate(zip(*(tensor.slices for tensor in tensors), strict=True)):
+                self._copy_slices(slices, first.dtype, factors[number])
+        else:
+            self._write([(w, _bytes(self._computed(t))) for t, w in zip(tensors, self._writers, strict=True)])
+        for tensor, writer in zip(tensors, self._writers, strict=True):
+            if tensor.padding_rows:
+                row_bytes = tensor.nbytes // tensor.shape[0]
+                self._write([(writer, memoryview(bytes(tensor.padding_rows * row_bytes)))])
+
+    def settle(self) -> None:
+        """Wait until all is hashed and written."""
+        for hashed in self._hashing:
+            hashed.result()
+        for written in self._pending:
+            self._advance(written.result())
+        self._pending, self._hashing = [], []
+
+    def _write(self, pieces: Sequence[tuple[HashingWriter, memoryview]]) -> None:
+        self.settle()
+        self._hashing = [self._pool.submit(writer.hash, data) for writer, data in pieces]
+        self._pending = [self._pool.submit(writer.append, data) for writer, data in pieces]
+
+    def _copy_slices(self, slices: Sequence[Slice], dtype: str, factor: float) -> None:
+        info = self._weights.tensors[slices[0].source]
+        whole = all(part.stop - part.start == part.shape[part.dim] for part in slices)
+        if whole or slices[0].dim == 0:
+            self._copy_rows(info, slices, dtype, factor)
+        else:
+            self._copy_columns(info, slices, dtype, factor)
+
+    def _copy_rows(self, info: TensorInfo, slices: Sequence[Slice], dtype: str, factor: float) -> None:
+        """Rows lie together in the file. Ranks that share them get them from one reading."""
+        sharers: dict[tuple[int, int], list[HashingWriter]] = {}
+        for part, writer in zip(slices, self._writers, strict=True):
+            unit = info.nbytes // part.shape[part.dim]
+            sharers.setdefault((part.start * unit, part.stop * unit), []).append(writer)
+        longest = max(stop - start for start, stop in sharers)
+        step = BLOCK_BYTES // len(sharers) // _ALIGNMENT * _ALIGNMENT
+        for offset in range(0, longest, step):
+            pieces, used = [], 0
+            for (start, stop), group in sharers.items():
+                size = min(step, stop - start - offset)
+                if size > 0:
+                    block = self._read(info, start + offset, size, used)
+                    used += -(-size // _ALIGNMENT) * _ALIGNMENT
+                    data = _bytes(self._converted(block, info, dtype, factor))
+                    pieces += [(writer, data) for writer in group]
+            self._buffers.reverse()
+            self._write(pieces)
+
+    def _copy_columns(self, info: TensorInfo, slices: Sequence[Slice], dtype: str, factor: float) -> None:
+        """Columns are scattered over the file: read whole rows, and deal their parts out to the ranks."""
+        rows, columns = slices[0].shape
+        row_bytes = info.nbytes // rows
+        step = max(1, BLOCK_BYTES // row_bytes)
+        for first in range(0, rows, step):
+            count = min(step, rows - first)
+            block = self._read(info, first * row_bytes, count * row_bytes, 0)
+            values = self._converted(block, info, dtype, factor).reshape(count, columns)
+            parts = [np.ascontiguousarray(values[:, part.start : part.stop]) for part in slices]
+            self._buffers.reverse()
+            self._write([(writer, _bytes(part)) for writer, part in zip(self._writers, parts, strict=True)])
+
+    def _read(self, info: TensorInfo, begin: int, size: int, used: int) -> Array:
+        """Bytes of a tensor, in the buffer that isn't being written, behind the `used` bytes of this block."""
+        buffer = self._buffers[0]
+        target = buffer[used : used + size] if used + size <= len(buffer) else np.empty(size, dtype=np.uint8)
+        self._weights.read(info, begin, target.data)
+        return target.view(carrier(info.dtype))
+
+    def _converted(self, values: Array, info: TensorInfo, dtype: str, factor: float) -> Array:
+        if factor != 1:
+            return rescale_fp8(values, factor)
+        if DTYPE_BITS[info.dtype] == DTYPE_BITS[dtype] == 8:
+            return values  # U8 and I8 name the same bytes
+        try:
+            return convert_floats(values, info.dtype, dtype)
+        except OverflowError as error:
+            raise _overflow(info, dtype, error) from error
+
+    def _factors(self, tensor: RankTensor) -> list[float]:
+        """What each slice is multiplied with: its own scale by the largest of its group."""
+        if tensor.rule != "rescaled":
+            return [1.0] * len(tensor.slices)
+        scales = [float(self._values(part.scale or "")[0]) for part in tensor.slices]
+        size = len(scales) // tensor.groups
+        largest = [max(scales[number // size * size :][:size]) for number in range(len(scales))]
+        return [scale / most for scale, most in zip(scales, largest, strict=True)]
+
+    def _computed(self, tensor: RankTensor) -> Array:
+        """A small tensor: all rules but those that copy."""
+        if tensor.rule == "plus_one":
+            (part,) = tensor.slices
+            info = self._weights.tensors[part.source]
+            with np.errstate(invalid="ignore"):
+                return self._narrowed(self._values(part.source) + np.float32(1), info, tensor.dtype)
+        if tensor.rule == "maximum":
+            numbers = np.concatenate([self._positive(part.source) for part in tensor.slices])
+            largest: Array = numbers.reshape(tensor.groups, -1).max(axis=1)
+            return largest
+        present = [part for part in tensor.slices if part.source in self._weights.tensors]
+        if tensor.rule == "same_or_ones" and not present:
+            return convert_floats(np.ones(math.prod(tensor.shape), dtype=np.float32), "F32", tensor.dtype)
+        parts = [self._positive(part.source)[part.start : part.stop] for part in tensor.slices]
+        if len(present) < len(tensor.slices) or any(not np.array_equal(parts[0], other) for other in parts[1:]):
+            raise SourceError(
+                f"the linears that make {tensor.name.rsplit('.', 1)[0]} have different scales",
+                where=self._weights.tensors[present[0].source].file,
+                why=f"TensorRT-LLM has one {tensor.name.rsplit('.', 1)[1]} for all of them",
+                hint="quantise the model with fused projections, or use the pytorch flow",
+                code="SCALES_DIFFER",
+            )
+        return self._narrowed(parts[0], self._weights.tensors[present[0].source], tensor.dtype)
+
+    def _values(self, name: str) -> Array:
+        """A whole small tensor as float32."""
+        info = self._weights.tensors[name]
+        values = np.empty(info.nbytes, dtype=np.uint8)
+        self._weights.read(info, 0, values.data)
+        return widen(values.view(carrier(info.dtype)), info.dtype)
+
+    def _positive(self, name: str) -> Array:
+        values = self._values(name)
+        if not (np.isfinite(values) & (values > 0)).all():
+            raise SourceError(
+                f"{name} must be finite and above 0",
+                where=self._weights.tensors[name].file,
+                why="it is a scale",
+                hint="the model wasn't calibrated well, or its file is damaged: ask its publisher",
+                code="SCALE_VALUE",
+            )
+        return values
+
+    @staticmethod
+    def _narrowed(wide: Array, info: TensorInfo, dtype: str) -> Array:
+        try:
+            return narrow(wide, dtype)
+        except OverflowError as error:
+            raise _overflow(info, dtype, error) from error
+
+
+def _overflow(info: TensorInfo, dtype: str, error: OverflowError) -> SourceError:
+    return SourceError(
+        f"{info.name} can't be converted to {dtype}",
+        where=info.file,
+        why=str(error),
+        hint="keep the precision of the model, or choose bfloat16",
+        code="DTYPE_OVERFLOW",
+    )
+
+
+def _bytes(values: Array) -> memoryview:
+    return np.ascontiguousarray(values).data.cast("B")
