@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.errors import SourceError
 from builder.model.snapshot import FileKind
@@ -18,11 +19,12 @@ class Context:
     """`inputs` are the artifacts of the stages below.
 
     `fetch` brings pinned model files of some kinds to this machine and returns their folder. `progress` takes a number
-    of bytes and returns what is told as they are done.
+    of bytes and returns what is told as they are done. `facts` takes what is worth knowing of how the output was made.
     """
 
     workspace: Workspace
     inputs: Mapping[str, Artifact]
+    facts: dict[str, Any]
     fetch: Callable[[tuple[FileKind, ...]], Path]
     progress: Callable[[int], Advance]
     store: LocalStore

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from builder.build.context import Context
 from builder.build.machine import obstacle
@@ -60,16 +61,18 @@ def build_unit(
             if artifact := store.get(stage.stage, content_key):
                 return artifact  # another process made it while we waited
             started = time.monotonic()
+            facts: dict[str, Any] = {"host": platform.node(), "unit": unit.id}
             reporter.stage(unit.id, stage.stage, None)
             context = Context(
                 workspace=workspace,
                 inputs=inputs,
+                facts=facts,
                 fetch=fetch_files,
                 progress=lambda total_bytes: reporter.stage(unit.id, stage.stage, total_bytes),
                 store=store,
             )
             STAGES[stage.stage](unit, context)
-            facts = {"seconds": round(time.monotonic() - started, 3), "host": platform.node(), "unit": unit.id}
+            facts["seconds"] = round(time.monotonic() - started, 3)
             artifact = store.seal(stage.stage, content_key, workspace, facts)
         built.append(stage.stage)
         reporter.done(unit.id, stage.stage, "built")

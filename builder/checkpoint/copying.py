@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +22,15 @@ from builder.store.digests import Advance, HashingWriter
 
 _ALIGNMENT = 64
 """Blocks hold whole numbers of any dtype."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one rank takes of one tensor, what it is multiplied with, and where it goes."""
+
+    slice: Slice
+    factor: float
+    writer: HashingWriter
 
 
 class Copier:
@@ -41,9 +51,14 @@ class Copier:
         """One tensor of every rank. SourceError for values that can't be what the tensor must hold."""
         first = tensors[0]
         if first.rule in ("copy", "rescaled"):
-            factors = self._factors(first)
-            for number, slices in enumerate(zip(*(tensor.slices for tensor in tensors), strict=True)):
-                self._copy_slices(slices, first.dtype, factors[number])
+            factors = [self._factors(tensor) for tensor in tensors]
+            for number in range(len(first.slices)):
+                parts = [
+                    _Part(tensor.slices[number], factor[number], writer)
+                    for tensor, factor, writer in zip(tensors, factors, self._writers, strict=True)
+                ]
+                for source in dict.fromkeys(part.slice.source for part in parts):  # experts: ranks have others each
+                    self._copy_parts([part for part in parts if part.slice.source == source], first.dtype)
         else:
             self._write([(w, _bytes(self._computed(t))) for t, w in zip(tensors, self._writers, strict=True)])
         for tensor, writer in zip(tensors, self._writers, strict=True):
@@ -64,20 +79,22 @@ class Copier:
         self._hashing = [self._pool.submit(writer.hash, data) for writer, data in pieces]
         self._pending = [self._pool.submit(writer.append, data) for writer, data in pieces]
 
-    def _copy_slices(self, slices: Sequence[Slice], dtype: str, factor: float) -> None:
-        info = self._weights.tensors[slices[0].source]
+    def _copy_parts(self, parts: Sequence[_Part], dtype: str) -> None:
+        """What several ranks take of one tensor."""
+        info, factor = self._weights.tensors[parts[0].slice.source], parts[0].factor
+        slices = [part.slice for part in parts]
         whole = all(part.stop - part.start == part.shape[part.dim] for part in slices)
         if whole or slices[0].dim == 0:
-            self._copy_rows(info, slices, dtype, factor)
+            self._copy_rows(info, parts, dtype, factor)
         else:
-            self._copy_columns(info, slices, dtype, factor)
+            self._copy_columns(info, parts, dtype, factor)
 
-    def _copy_rows(self, info: TensorInfo, slices: Sequence[Slice], dtype: str, factor: float) -> None:
+    def _copy_rows(self, info: TensorInfo, parts: Sequence[_Part], dtype: str, factor: float) -> None:
         """Rows lie together in the file. Ranks that share them get them from one reading."""
         sharers: dict[tuple[int, int], list[HashingWriter]] = {}
-        for part, writer in zip(slices, self._writers, strict=True):
-            unit = info.nbytes // part.shape[part.dim]
-            sharers.setdefault((part.start * unit, part.stop * unit), []).append(writer)
+        for part in parts:
+            unit = info.nbytes // part.slice.shape[part.slice.dim]
+            sharers.setdefault((part.slice.start * unit, part.slice.stop * unit), []).append(part.writer)
         longest = max(stop - start for start, stop in sharers)
         step = BLOCK_BYTES // len(sharers) // _ALIGNMENT * _ALIGNMENT
         for offset in range(0, longest, step):
@@ -92,18 +109,18 @@ class Copier:
             self._buffers.reverse()
             self._write(pieces)
 
-    def _copy_columns(self, info: TensorInfo, slices: Sequence[Slice], dtype: str, factor: float) -> None:
+    def _copy_columns(self, info: TensorInfo, parts: Sequence[_Part], dtype: str, factor: float) -> None:
         """Columns are scattered over the file: read whole rows, and deal their parts out to the ranks."""
-        rows, columns = slices[0].shape
+        rows, columns = parts[0].slice.shape
         row_bytes = info.nbytes // rows
         step = max(1, BLOCK_BYTES // row_bytes)
         for first in range(0, rows, step):
             count = min(step, rows - first)
             block = self._read(info, first * row_bytes, count * row_bytes, 0)
             values = self._converted(block, info, dtype, factor).reshape(count, columns)
-            parts = [np.ascontiguousarray(values[:, part.start : part.stop]) for part in slices]
+            dealt = [(part.writer, _bytes(values[:, part.slice.start : part.slice.stop])) for part in parts]
             self._buffers.reverse()
-            self._write([(writer, _bytes(part)) for writer, part in zip(self._writers, parts, strict=True)])
+            self._write(dealt)
 
     def _read(self, info: TensorInfo, begin: int, size: int, used: int) -> Array:
         """Bytes of a tensor, in the buffer that isn't being written, behind the `used` bytes of this block."""

@@ -21,18 +21,23 @@ class KVCache:
         self.capacity = capacity
         self.length = 0
         shapes = [
-            (config.stage_layers(rank // config.tp_size), config.rank_key_value_heads, capacity, config.head_size)
-            for rank in range(config.world_size)
+            (len(config.stage_layers(rank // config.tp_size)), config.rank_key_value_heads, capacity, config.head_size)
+            for rank in range(config.files)
         ]
         self.keys: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]
         self.values: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]
 
-    def store(self, rank: int, layer: int, keys: Float32, values: Float32) -> tuple[Float32, Float32]:
-        """Put (tokens, KV heads, head_size) behind what is held, and return all: (KV heads, tokens, head_size).
+    def store(
+        self, rank: int, layer: int, keys: Float32, values: Float32, window: int | None = None
+    ) -> tuple[Float32, Float32]:
+        """Put (tokens, KV heads, head_size) behind what is held, and return what they see.
+
+        That is (KV heads, tokens, head_size): all of it or, with a window, what the oldest of the new ones still sees.
 
         `length` stays as it is, since the other layers and ranks store theirs in the same place.
         """
         end = self.length + len(keys)
         self.keys[rank][layer, :, self.length : end] = keys.transpose(1, 0, 2)
         self.values[rank][layer, :, self.length : end] = values.transpose(1, 0, 2)
-        return self.keys[rank][layer, :, :end], self.values[rank][layer, :, :end]
+        begin = 0 if window is None else max(0, self.length - window + 1)
+        return self.keys[rank][layer, :, begin:end], self.values[rank][layer, :, begin:end]

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.reference.config import STORED_DTYPES, Config, Limits
+from builder.reference.config import Config, Limits
 from builder.reference.errors import ReferenceModelError
-from builder.reference.layout import HEAD, may_omit_head, rank_shapes
+from builder.reference.layout import HEAD, may_omit_head, rank_tensors
 from builder.reference.tensorfile import TensorFile
 
 ENGINE_VERSION = "reference-1"
@@ -59,7 +59,7 @@ class ModelFolder:
         if not isinstance(pretrained, dict):
             raise ReferenceModelError(f"{config_path}: pretrained_config must be a JSON object")
         config = Config.from_dict(pretrained, str(config_path))
-        files = _rank_files(path, suffix, config.world_size)
+        files = _rank_files(path, suffix, config.files)
         for rank, file in enumerate(files):
             if limits is not None and dict(file.metadata) != engine_metadata(rank):
                 raise ReferenceModelError(f"{file.path}: not rank {rank} of a reference engine: {dict(file.metadata)}")
@@ -90,17 +90,18 @@ def _rank_files(folder: Path, suffix: str, world_size: int) -> tuple[TensorFile,
 
 
 def _check_tensors(config: Config, rank: int, file: TensorFile) -> None:
-    shapes = rank_shapes(config, rank)
-    if HEAD in shapes and HEAD not in file.tensors and may_omit_head(config):
-        del shapes[HEAD]
-    for verdict, names in (("missing", shapes.keys() - file.tensors), ("not known", file.tensors.keys() - shapes)):
+    expected = rank_tensors(config, rank)
+    if HEAD in expected and HEAD not in file.tensors and may_omit_head(config):
+        del expected[HEAD]
+    needed = {name for name, tensor in expected.items() if not tensor.optional}
+    for verdict, names in (("missing", needed - file.tensors.keys()), ("not known", file.tensors.keys() - expected)):
         if names:
             listed = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
             raise ReferenceModelError(f"{file.path}: tensors {verdict}: {listed}")
-    dtype = STORED_DTYPES[config.dtype]
-    for name, shape in shapes.items():
-        entry = file.tensors[name]
-        if (entry.shape, entry.dtype) != (shape, dtype):
+    for name, entry in file.tensors.items():
+        shapes, dtypes = expected[name].shapes, expected[name].dtypes
+        if entry.shape not in shapes or entry.dtype not in dtypes:
             raise ReferenceModelError(
-                f"{file.path}: {name} is {entry.dtype} {list(entry.shape)}, expected {dtype} {list(shape)}"
+                f"{file.path}: {name} is {entry.dtype} {list(entry.shape)}, "
+                f"expected {' or '.join(dtypes)} {list(shapes[0])}"
             )

@@ -1,76 +1,113 @@
-"""What a decoder layer of the Llama family consists of, apart from its matrix products; all in float32."""
+"""What a decoder layer consists of, apart from its matrix products; all in float32."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from builder.reference.config import Config, LinearScaling
+from builder.reference.rotary import Rope
 from builder.reference.weights import Float32
 
 
 def rms_norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
-    """(rows, hidden) → (rows, hidden), each row scaled to a root mean square of 1, then by `weight`."""
-    mean_square: Float32 = np.einsum("ij,ij->i", x, x)[:, None] / np.float32(x.shape[1])
+    """(…, size) → (…, size), each vector scaled to a root mean square of 1, then by `weight` (size,)."""
+    mean_square: Float32 = np.einsum("...j,...j->...", x, x)[..., None] / np.float32(x.shape[-1])
     normed: Float32 = x / np.sqrt(mean_square + np.float32(epsilon)) * weight
     return normed
 
 
-def swiglu(gate_up: Float32) -> Float32:
-    """(rows, 2·inner), the activated half first → silu(gate) · up, (rows, inner)"""
-    gate, up = np.split(gate_up, 2, axis=1)
+def silu(x: Float32) -> Float32:
     with np.errstate(over="ignore"):  # exp overflows to infinity where silu is 0
-        return gate / (1 + np.exp(-gate)) * up
+        return np.asarray(x / (1 + np.exp(-x)), dtype=np.float32)
 
 
-def inverse_frequencies(config: Config) -> Float32:
-    """(head_size / 2,) radians per position, as create_sinusoidal_positions_for_attention_plugin and
-    apply_llama3_scaling of tensorrt_llm/functional.py compute them."""
-    exponents = np.arange(0, config.head_size, 2) / config.head_size
-    frequencies = (1 / config.rotary_base**exponents).astype(np.float32)
-    scaling = config.rotary_scaling
-    if scaling is None:
-        return frequencies
-    if isinstance(scaling, LinearScaling):
-        return frequencies / np.float32(scaling.factor)
-    # turns that a frequency makes over the original context, placed between the two factors: 0 = long, 1 = short wave
-    turns = scaling.original_max_position_embeddings * frequencies.astype(np.float64) / (2 * math.pi)
-    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    smooth = np.clip(share, 0, 1)
-    return (frequencies * ((1 - smooth) / scaling.factor + smooth)).astype(np.float32)
+def gelu_tanh(x: Float32) -> Float32:
+    """The approximation of gelu_new and gelu_pytorch_tanh."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+    result: Float32 = np.float32(0.5) * x * (1 + np.tanh(inner))
+    return result
+
+
+def gelu(x: Float32) -> Float32:
+    """The exact one; slow, since numpy has no error function."""
+    error = np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64) / math.sqrt(2))
+    return (0.5 * x * (1 + error)).astype(np.float32)
+
+
+ACTIVATE: Mapping[str, Callable[[Float32], Float32]] = {
+    "silu": silu,
+    "swiglu": silu,
+    "gelu": gelu,
+    "geglu": gelu,
+    "gelu_new": gelu_tanh,
+    "gelu_pytorch_tanh": gelu_tanh,
+}
+
+
+def soft_capped(x: Float32, cap: float | None) -> Float32:
+    """c · tanh(x / c), in place; x itself without a cap."""
+    if cap is not None:
+        x /= np.float32(cap)
+        np.tanh(x, out=x)
+        x *= np.float32(cap)
+    return x
 
 
 class RotaryAngles:
-    """rope_gpt_neox: element i of the first half of a head turns with element i of the second half."""
+    """rope_gpt_neox: of what is turned of a head, element i of the first half turns with element i of the second."""
 
-    def __init__(self, frequencies: Float32, positions: npt.NDArray[np.int64]) -> None:
-        angles = positions.astype(np.float32)[:, None, None] * frequencies
-        self._cos, self._sin = np.cos(angles), np.sin(angles)
+    def __init__(self, rope: Rope, spans: Sequence[tuple[npt.NDArray[np.int64], int]]) -> None:
+        """For rows packed behind each other: of each sequence, their positions and how long it becomes."""
+        self._dim = rope.dim
+        if not rope.depends_on_length:
+            spans = [(np.concatenate([positions for positions, _ in spans]), 0)]
+        parts = [_sines(rope, positions, length) for positions, length in spans]
+        self._cos = np.concatenate([cosines for cosines, _ in parts])
+        self._sin = np.concatenate([sines for _, sines in parts])
 
     def rotate(self, heads: Float32) -> None:
         """Turn (rows, heads, head_size) in place; row i stands at positions[i]."""
-        first, second = np.split(heads, 2, axis=2)
+        first, second = np.split(heads[..., : self._dim], 2, axis=2)
         turned = first * self._cos - second * self._sin
         second *= self._cos
         second += first * self._sin
         first[:] = turned
 
 
-def causal_attention(queries: Float32, keys: Float32, values: Float32) -> Float32:
-    """Grouped-query attention of the last tokens of a sequence over all of it.
+def _sines(rope: Rope, positions: npt.NDArray[np.int64], length: int) -> tuple[Float32, Float32]:
+    frequencies, magnitude = rope.frequencies(length)
+    angles = positions.astype(np.float32)[:, None, None] * frequencies
+    factor = np.float32(magnitude)
+    return np.cos(angles) * factor, np.sin(angles) * factor
+
+
+def causal_attention(
+    queries: Float32,
+    keys: Float32,
+    values: Float32,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+) -> Float32:
+    """Grouped-query attention of the last tokens of a sequence over what of it is given.
 
     queries (rows, heads, head_size); keys and values (KV heads, tokens, head_size), rows ≤ tokens, of which the last
-    `rows` are those of the queries. Neighbouring heads share a KV head. Returns (rows, heads · head_size).
+    `rows` are those of the queries. Neighbouring heads share a KV head. With a window, a token sees the last `window`
+    tokens, itself included. Returns (rows, heads · head_size).
     """
     rows, heads, head_size = queries.shape
     kv_heads, tokens, _ = keys.shape
-    grouped = queries.transpose(1, 0, 2).reshape(kv_heads, -1, head_size) * np.float32(1 / math.sqrt(head_size))
-    scores = grouped @ keys.transpose(0, 2, 1)
+    grouped = queries.transpose(1, 0, 2).reshape(kv_heads, -1, head_size) * np.float32(scale)
+    scores = soft_capped(grouped @ keys.transpose(0, 2, 1), soft_cap)
+    masked = scores.reshape(kv_heads, -1, rows, tokens)
     if rows > 1:
-        future = np.triu(np.full((rows, rows), -np.inf, dtype=np.float32), 1)
-        scores.reshape(kv_heads, -1, rows, tokens)[..., tokens - rows :] += future
+        masked[..., tokens - rows :] += np.triu(np.full((rows, rows), -np.inf, dtype=np.float32), 1)
+    if window is not None and tokens > window:
+        newest = np.arange(tokens - rows, tokens)[:, None]
+        masked += np.where(newest - np.arange(tokens) >= window, np.float32(-np.inf), np.float32(0))
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     mixed: Float32 = (scores @ values) / scores.sum(axis=-1, keepdims=True)

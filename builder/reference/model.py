@@ -3,7 +3,8 @@
     tokens → vocab_embedding → stage 0 ─→ stage 1 … ─→ ln_f → lm_head of every rank, side by side → logits
                                │
                                └ layer: x += Σ over ranks of dense(attention(qkv(norm(x)))) + bias
-                                        x += Σ over ranks of proj(swiglu(fc and gate(norm(x)))) + bias
+                                        x += Σ over ranks of proj(act(fc(norm(x))) · gate(norm(x))) + bias
+                                             or of the experts that a router chooses
 
 Every tensor rank has its own heads, KV cache and slice of the MLP; the sums stand for the all-reduces. What all ranks
 hold alike (norms, embedding, the biases after the sums) must be equal on all of them, and is kept once.
@@ -11,7 +12,7 @@ hold alike (norms, embedding, the biases after the sums) must be equal on all of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -21,11 +22,14 @@ import numpy.typing as npt
 
 from builder.reference.cache import KVCache
 from builder.reference.config import Config, Limits
+from builder.reference.dequantize import rounded_cache
 from builder.reference.errors import ReferenceModelError
 from builder.reference.folder import ModelFolder
-from builder.reference.layers import RotaryAngles, causal_attention, inverse_frequencies, rms_norm, swiglu
-from builder.reference.layout import EMBEDDING, FINAL_NORM, HEAD, layer_prefix
+from builder.reference.layers import ACTIVATE, RotaryAngles, causal_attention, rms_norm, soft_capped
+from builder.reference.layout import FINAL_NORM
 from builder.reference.linear import Linear
+from builder.reference.loading import Layer, Mlp, load_embedding, load_head, load_layer, replicated
+from builder.reference.rotary import Rope
 from builder.reference.weights import Float32, RankWeights
 
 _CHUNK_ROWS = 256
@@ -33,30 +37,20 @@ _CHUNK_SCORE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class _Shard:
-    """What one rank holds of a layer; `fc_gate` is both halves of the gated MLP in one product."""
-
-    qkv: Linear
-    dense: Linear
-    fc_gate: Linear
-    proj: Linear
-
-
-@dataclass(frozen=True)
-class _Layer:
-    input_norm: Float32
-    post_norm: Float32
-    dense_bias: Float32 | None
-    proj_bias: Float32 | None
-    shards: tuple[_Shard, ...]
-
-
-@dataclass(frozen=True)
 class _Batch:
     """Rows of several sequences packed behind each other: each cache takes part with the rows of its slice."""
 
     spans: tuple[tuple[KVCache, slice], ...]
-    angles: RotaryAngles
+    angles: Mapping[Rope, RotaryAngles]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A layer: its stage, its number there, and its number in the model."""
+
+    stage: int
+    number: int
+    layer: int
 
 
 class ReferenceModel:
@@ -67,7 +61,7 @@ class ReferenceModel:
         config: Config,
         limits: Limits | None,
         embedding: Float32,
-        stages: tuple[tuple[_Layer, ...], ...],
+        stages: tuple[tuple[tuple[int, Layer], ...], ...],
         final_norm: Float32,
         heads: tuple[Linear, ...],
     ) -> None:
@@ -77,7 +71,8 @@ class ReferenceModel:
         self._stages = stages
         self._final_norm = final_norm
         self._heads = heads
-        self._frequencies = inverse_frequencies(config)
+        self._activate = ACTIVATE[config.hidden_act]
+        self._ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -88,17 +83,20 @@ class ReferenceModel:
         opened = ModelFolder.open(folder)
         config = opened.config
         weights = [RankWeights(file) for file in opened.ranks]
-        stage_ranks = [weights[first : first + config.tp_size] for first in range(0, config.world_size, config.tp_size)]
+        stage_ranks = [weights[first : first + config.tp_size] for first in range(0, config.files, config.tp_size)]
         return cls(
             config,
             opened.limits,
-            _replicated(stage_ranks[0], EMBEDDING),
+            load_embedding(config, stage_ranks[0]),
             tuple(
-                tuple(_load_layer(config, ranks, layer) for layer in range(config.stage_layers(stage)))
+                tuple(
+                    (layer, load_layer(config, ranks, number, layer))
+                    for number, layer in enumerate(config.stage_layers(stage))
+                )
                 for stage, ranks in enumerate(stage_ranks)
             ),
-            _replicated(stage_ranks[-1], FINAL_NORM),
-            tuple(Linear(rank.float32(HEAD if HEAD in rank else EMBEDDING)) for rank in stage_ranks[-1]),
+            replicated(stage_ranks[-1], FINAL_NORM),
+            tuple(load_head(rank) for rank in stage_ranks[-1]),
         )
 
     @property
@@ -121,8 +119,9 @@ class ReferenceModel:
             raise ReferenceModelError(f"{len(ids)} tokens exceed max_input_len {self.limits.max_input_len}")
         _check_room(cache, len(ids))
         logits = []
+        length = cache.length + len(ids)
         for rows in self._chunks(cache.length, len(ids)):
-            hidden = self._advance(ids[rows], (cache,))
+            hidden = self._advance(ids[rows], (cache,), length)
             if all_positions:
                 logits.append(self._logits(hidden))
         return np.concatenate(logits) if all_positions else self._logits(hidden[-1:])[0]
@@ -141,48 +140,94 @@ class ReferenceModel:
             _check_room(cache, 1)
         return self._logits(self._advance(ids, caches))
 
-    def _advance(self, ids: npt.NDArray[np.int64], caches: Sequence[KVCache]) -> Float32:
-        """Append equally many of `ids` to each of `caches`; the last stage's activations (len(ids), hidden_size)."""
+    def _advance(self, ids: npt.NDArray[np.int64], caches: Sequence[KVCache], length: int = 0) -> Float32:
+        """Append equally many of `ids` to each of `caches`; the last stage's activations (len(ids), hidden_size).
+
+        `length`: how long the sequence becomes, if these aren't the last of the tokens that are appended to it.
+        """
         count = len(ids) // len(caches)
-        positions = np.concatenate([np.arange(cache.length, cache.length + count) for cache in caches])
+        spans = [(np.arange(cache.length, cache.length + count), max(length, cache.length + count)) for cache in caches]
         batch = _Batch(
             spans=tuple((cache, slice(i * count, (i + 1) * count)) for i, cache in enumerate(caches)),
-            angles=RotaryAngles(self._frequencies, positions),
+            angles={rope: RotaryAngles(rope, spans) for rope in self._ropes},
         )
         x = self._embedding[ids]
+        if self.config.embedding_scale is not None:
+            x = x * np.float32(self.config.embedding_scale)
         for stage, layers in enumerate(self._stages):
-            for number, layer in enumerate(layers):
-                x = self._layer(x, layer, stage, number, batch)
+            for number, (index, layer) in enumerate(layers):
+                x = self._layer(x, layer, _Place(stage, number, index), batch)
         for cache in caches:
             cache.length += count
         return x
 
-    def _layer(self, x: Float32, layer: _Layer, stage: int, number: int, batch: _Batch) -> Float32:
-        normed = rms_norm(x, layer.input_norm, self.config.norm_epsilon)
-        first_rank = stage * self.config.tp_size
-        x = x + _all_reduce(
-            [
-                self._attention(normed, shard, first_rank + tensor_rank, number, batch)
-                for tensor_rank, shard in enumerate(layer.shards)
-            ],
+    def _layer(self, x: Float32, layer: Layer, place: _Place, batch: _Batch) -> Float32:
+        sandwich = self.config.sandwich_norms
+        normed = self._norm(x, layer, "input_layernorm")
+        attended = _all_reduce(
+            [self._attention(normed, layer, tensor_rank, place, batch) for tensor_rank in range(self.config.tp_size)],
             layer.dense_bias,
         )
-        normed = rms_norm(x, layer.post_norm, self.config.norm_epsilon)
-        return x + _all_reduce([shard.proj(swiglu(shard.fc_gate(normed))) for shard in layer.shards], layer.proj_bias)
+        x = x + (self._norm(attended, layer, "post_layernorm") if sandwich else attended)
+        normed = self._norm(x, layer, "pre_feedforward_layernorm" if sandwich else "post_layernorm")
+        if layer.router is not None:
+            mixed = self._experts(normed, layer)
+        else:
+            mixed = _all_reduce([self._mlp(normed, shard.mlp) for shard in layer.shards if shard.mlp], layer.proj_bias)
+        return x + (self._norm(mixed, layer, "post_feedforward_layernorm") if sandwich else mixed)
 
-    def _attention(self, x: Float32, shard: _Shard, rank: int, number: int, batch: _Batch) -> Float32:
-        heads, kv_heads = self.config.rank_heads, self.config.rank_key_value_heads
-        qkv = shard.qkv(x).reshape(len(x), heads + 2 * kv_heads, self.config.head_size)
-        batch.angles.rotate(qkv[:, : heads + kv_heads])
+    def _norm(self, x: Float32, layer: Layer, name: str) -> Float32:
+        return rms_norm(x, layer.norms[name], self.config.norm_epsilon)
+
+    def _attention(self, x: Float32, layer: Layer, tensor_rank: int, place: _Place, batch: _Batch) -> Float32:
+        config, shard = self.config, layer.shards[tensor_rank]
+        heads, kv_heads = config.rank_heads, config.rank_key_value_heads
+        rank, window = place.stage * config.tp_size + tensor_rank, config.windows[place.layer]
+        qkv = shard.qkv(x).reshape(len(x), heads + 2 * kv_heads, config.head_size)
+        if config.qk_layernorm:
+            qkv[:, :heads] = self._norm(qkv[:, :heads], layer, "attention.q_layernorm")
+            qkv[:, heads : heads + kv_heads] = self._norm(
+                qkv[:, heads : heads + kv_heads], layer, "attention.k_layernorm"
+            )
+        batch.angles[config.rope_of(place.layer)].rotate(qkv[:, : heads + kv_heads])
+        if kv_algo := config.quantization.kv_algo:
+            qkv[:, heads:] = rounded_cache(qkv[:, heads:], shard.cache_scale, kv_algo)
         queries, keys, values = np.split(qkv, (heads, heads + kv_heads), axis=1)
-        mixed = np.empty((len(x), heads * self.config.head_size), dtype=np.float32)
+        mixed = np.empty((len(x), heads * config.head_size), dtype=np.float32)
         for cache, rows in batch.spans:
-            mixed[rows] = causal_attention(queries[rows], *cache.store(rank, number, keys[rows], values[rows]))
+            seen = cache.store(rank, place.number, keys[rows], values[rows], window)
+            mixed[rows] = causal_attention(queries[rows], *seen, config.query_scale, window, config.attention_soft_cap)
         return shard.dense(mixed)
+
+    def _mlp(self, x: Float32, mlp: Mlp) -> Float32:
+        activated, linear = np.split(mlp.fc_gate(x), 2, axis=1)
+        return mlp.proj(self._activate(activated) * linear)
+
+    def _experts(self, x: Float32, layer: Layer) -> Float32:
+        """Each token through its likeliest experts; of equal ones the first. Their weights are softmax's."""
+        experts = self.config.experts
+        if experts is None or layer.router is None:
+            raise AssertionError
+        scores = layer.router(x)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        chosen = np.argsort(-weights, axis=1, kind="stable")[:, : experts.per_token]
+        shares = np.zeros_like(weights)
+        np.put_along_axis(shares, chosen, np.take_along_axis(weights, chosen, axis=1), axis=1)
+        if experts.normalized:
+            shares /= shares.sum(axis=1, keepdims=True)
+        total = np.zeros_like(x)
+        for shard in layer.shards:
+            for number, mlp in shard.experts:
+                rows = np.flatnonzero(shares[:, number])
+                if len(rows):
+                    total[rows] += shares[rows, number, None] * self._mlp(x[rows], mlp)
+        return total
 
     def _logits(self, hidden: Float32) -> Float32:
         normed = rms_norm(hidden, self._final_norm, self.config.norm_epsilon)
-        return np.concatenate([head(normed) for head in self._heads], axis=1)[:, : self.config.vocab_size]
+        logits = np.concatenate([head(normed) for head in self._heads], axis=1)[:, : self.config.vocab_size]
+        return soft_capped(logits, self.config.logit_soft_cap)
 
     def _chunks(self, start: int, count: int) -> Iterator[slice]:
         """Slices of a prompt, short enough that the attention scores of a layer and rank stay within bounds."""
@@ -215,38 +260,3 @@ def _all_reduce(partial_results: Sequence[Float32], bias: Float32 | None) -> Flo
     if bias is not None:
         total += bias
     return total
-
-
-def _replicated(ranks: Sequence[RankWeights], name: str) -> Float32:
-    """A tensor that all tensor ranks hold alike."""
-    first = ranks[0].stored(name)
-    for rank in ranks[1:]:
-        if not np.array_equal(first, rank.stored(name)):
-            raise ReferenceModelError(f"{rank.file.path}: {name} differs from that of {ranks[0].file.path}")
-    return ranks[0].float32(name)
-
-
-def _load_layer(config: Config, ranks: Sequence[RankWeights], number: int) -> _Layer:
-    prefix = layer_prefix(number)
-    return _Layer(
-        input_norm=_replicated(ranks, f"{prefix}input_layernorm.weight"),
-        post_norm=_replicated(ranks, f"{prefix}post_layernorm.weight"),
-        dense_bias=_replicated(ranks, f"{prefix}attention.dense.bias") if config.attn_bias else None,
-        proj_bias=_replicated(ranks, f"{prefix}mlp.proj.bias") if config.mlp_bias else None,
-        shards=tuple(_load_shard(config, rank, prefix) for rank in ranks),
-    )
-
-
-def _load_shard(config: Config, rank: RankWeights, prefix: str) -> _Shard:
-    def fc_gate(kind: str) -> Float32:
-        return np.concatenate([rank.float32(f"{prefix}mlp.fc.{kind}"), rank.float32(f"{prefix}mlp.gate.{kind}")])
-
-    return _Shard(
-        qkv=Linear(
-            rank.float32(f"{prefix}attention.qkv.weight"),
-            rank.float32(f"{prefix}attention.qkv.bias") if config.attn_bias else None,
-        ),
-        dense=Linear(rank.float32(f"{prefix}attention.dense.weight")),
-        fc_gate=Linear(fc_gate("weight"), fc_gate("bias") if config.mlp_bias else None),
-        proj=Linear(rank.float32(f"{prefix}mlp.proj.weight")),
-    )

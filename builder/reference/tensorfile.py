@@ -18,7 +18,7 @@ from builder.reference.errors import ReferenceModelError
 MAX_HEADER_BYTES = 100_000_000
 """The format's own bound."""
 
-ITEM_BYTES = {"F16": 2, "BF16": 2, "F32": 4}
+ITEM_BYTES = {"F16": 2, "BF16": 2, "F32": 4, "F8_E4M3": 1, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)

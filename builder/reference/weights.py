@@ -11,8 +11,15 @@ from builder.reference.tensorfile import TensorFile
 
 Float32 = npt.NDArray[np.float32]
 
-# bfloat16 is the upper half of float32: it is carried as its bits
-_CARRIERS: dict[str, npt.DTypeLike] = {"F16": np.float16, "BF16": np.uint16, "F32": np.float32}
+# bfloat16, the upper half of float32, is carried as its bits, and so is FP8
+_CARRIERS: dict[str, npt.DTypeLike] = {
+    "F16": np.float16,
+    "BF16": np.uint16,
+    "F32": np.float32,
+    "F8_E4M3": np.uint8,
+    "I8": np.int8,
+    "U8": np.uint8,
+}
 
 
 class RankWeights:
@@ -26,7 +33,7 @@ class RankWeights:
         return name in self.file.tensors
 
     def stored(self, name: str) -> npt.NDArray[Any]:
-        """A read-only view of the tensor as it is stored; bfloat16 as uint16."""
+        """A read-only view of the tensor as it is stored; bfloat16 and FP8 as their bits."""
         entry = self.file.tensors[name]
         return self._bytes[entry.begin : entry.end].view(_CARRIERS[entry.dtype]).reshape(entry.shape)
 

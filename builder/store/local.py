@@ -217,6 +217,14 @@ class LocalStore:
         sealed.rename(target)
         return Artifact(stage, key, digest, target, tuple(entries))
 
+    def note(self, artifact: Artifact, facts: Mapping[str, Any]) -> None:
+        """Add to what is known of an artifact: what was found out after it was made. Its digest stays as it is."""
+        known = self.get(artifact.stage, artifact.key)
+        if known is not None:
+            with self._lock(f"{artifact.stage}-{artifact.key}"):
+                path = known.root / "facts.json"
+                write_atomically(path, _dump({**json.loads(path.read_text()), **facts}), _ELSEWHERE)
+
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
         path = self.root / "locks" / name
