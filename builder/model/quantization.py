@@ -28,7 +28,8 @@ def read_quantization(config: Fields | None, hf_quant_config: Fields | None) -> 
         return second
     if second is None:
         return first
-    for name, known in (("precision", True), ("kv_cache", _says_kv(config)), ("group_size", first.group_size)):
+    says_group = _group_size(config) is not None  # else what we have is what the format implies
+    for name, known in (("precision", True), ("kv_cache", _says_kv(config)), ("group_size", says_group)):
         ours, theirs = getattr(first, name), getattr(second, name)
         if known and ours != theirs and not (name == "group_size" and theirs is None):
             raise SourceError(
@@ -39,7 +40,8 @@ def read_quantization(config: Fields | None, hf_quant_config: Fields | None) -> 
                 code="QUANT_CONTRADICTION",
             )
     excluded = tuple(dict.fromkeys(first.excluded + second.excluded))
-    return replace(first, kv_cache=first.kv_cache or second.kv_cache, excluded=excluded)
+    group_size = first.group_size if says_group else second.group_size
+    return replace(first, kv_cache=first.kv_cache or second.kv_cache, group_size=group_size, excluded=excluded)
 
 
 @cache

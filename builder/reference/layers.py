@@ -34,7 +34,8 @@ def gelu_tanh(x: Float32) -> Float32:
 def gelu(x: Float32) -> Float32:
     """The exact one; slow, since numpy has no error function."""
     error = np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64) / math.sqrt(2))
-    return (0.5 * x * (1 + error)).astype(np.float32)
+    result: Float32 = (0.5 * x * (1 + error)).astype(np.float32)
+    return result
 
 
 ACTIVATE: Mapping[str, Callable[[Float32], Float32]] = {

@@ -33,6 +33,7 @@ _METHODS = {"modelopt": FORMATS, "compressed-tensors": ("fp8", "fp8-rowwise"), "
 _ADOPTED = ("phi3",)
 """Published with code of their own, which is transformers' own by now."""
 
+_ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh")
 _ROPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
@@ -54,6 +55,8 @@ def not_covered(spec: ModelSpec) -> str | None:
         return f"the layout of {spec.architecture} (model_type {spec.model_type}) is not known"
     if spec.custom_code and spec.model_type not in _ADOPTED:
         return "it brings its own code (auto_map), which is never run"
+    if spec.hidden_act not in (_ACTIVATIONS if spec.experts is None else _ACTIVATIONS[:1]):
+        return f"its activation is {spec.hidden_act}"
     for layer in dict.fromkeys(spec.layers):
         if (reason := _layer(spec, layer)) is not None:
             return reason

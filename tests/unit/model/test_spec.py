@@ -190,36 +190,6 @@ def test_the_indexer_of_sparse_attention_has_a_cache_of_its_own() -> None:
     assert published_spec("deepseek-ai--DeepSeek-V3").indexer_bytes_per_token() == 0
 
 
-# plain models
-
-
-def test_llamas_are_plain() -> None:
-    plain = {name for name in KV_BYTES if published_spec(name).plain}
-    assert plain == {
-        name for name in KV_BYTES if name.startswith(("meta-llama--Llama", "openlm", "TinyLlama", "HuggingFaceTB"))
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"auto_map": {"AutoModel": "mine.Model"}}, "auto_map"),
-        ({"hidden_act": "gelu"}, "gelu"),
-        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn"),
-        ({"partial_rotary_factor": 0.5}, "0.5 of each head"),
-        ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}, "quantised already (awq)"),
-    ],
-)
-def test_what_our_converter_does_not_know_is_named(changes: dict[str, object], words: str) -> None:
-    described = ModelSpec.from_config({**published_config(LLAMA), **changes}, "config.json")
-    assert not described.plain
-    assert words in str(described.not_plain)
-
-
-def test_a_model_of_another_family_is_named() -> None:
-    assert "Qwen3ForCausalLM" in str(published_spec("Qwen--Qwen3-8B").not_plain)
-
-
 # as keys of caches
 
 
