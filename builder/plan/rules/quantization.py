@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from builder import catalog
+from builder.model.weights import weights
 from builder.plan.findings import Problem, rule
 from builder.plan.rules.alternatives import listed, offer
 from builder.plan.unit import Unit
@@ -42,6 +43,27 @@ def group_size_has_kernels(unit: Unit) -> Iterator[Problem]:
         if unit.as_published
         else f"use {listed(supported)}",
         {"group_size": size, "supported": list(supported)},
+    )
+
+
+@rule("GROUP_SIZE_MISFIT", "refuse")
+def groups_fill_the_inputs(unit: Unit) -> Iterator[Problem]:
+    """Weights that share a scale are neighbours along the inputs: no linear may have a part of a group left over.
+
+    Source: ModelOpt's quantizers and exports raise for block sizes that don't divide the inputs.
+    """
+    size = unit.group_size
+    if not unit.quantized_here or unit.precision.scheme not in ("grouped", "fp4") or size is None:
+        return
+    inputs = sorted({weight.shape[1] for weight in weights(unit.spec) if weight.quantized})
+    if not (misfits := [number for number in inputs if number % size]):
+        return
+    fitting = [other for other in supported_group_sizes(unit) if not any(number % other for number in inputs)]
+    yield Problem(
+        f"linears of {listed(map(str, misfits), 'and')} inputs can't be cut into groups of {size} weights",
+        ("precision", "group_size"),
+        f"write precision.group_size: {listed(fitting)}" if fitting else "use fp8 or int8-sq, which have no groups",
+        {"group_size": size, "inputs": inputs, "misfits": misfits, "fitting": fitting},
     )
 
 

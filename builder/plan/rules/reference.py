@@ -30,6 +30,9 @@ def unsupported_by_the_reference_engine(unit: Unit) -> Iterator[Problem]:
         yield _problem(
             ("limits", "max_beam_width"), f"beam search ({beams} beams)", beams, "limits: {max_beam_width: 1}"
         )
+    if unit.maker == "toolchain" and unit.quantized_here:
+        what = f"quantiser for {unit.precision.name} weights with a {unit.kv_precision.name} KV cache"
+        yield _problem(("precision", "kv_cache"), what, unit.kv_precision.name, "precision: {kv_cache: auto}")
     if (ranks := settings.parallelism.context) > 1:
         what = f"context parallelism ({ranks} ranks)"
         yield _problem(("parallelism", "context"), what, ranks, "parallelism: {context: 1}")

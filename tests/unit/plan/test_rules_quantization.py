@@ -85,3 +85,27 @@ def test_calibration_data_of_a_recipe_may_be_for_another_target(make_units: Make
 
 def test_a_published_checkpoint_needs_no_calibration(make_units: MakeUnits) -> None:
     assert findings(make_units(AS_PUBLISHED, quantized(LLAMA_8B, AWQ))) == {}
+
+
+def test_blocks_that_leave_a_part_of_a_row_are_refused_with_those_that_fit(make_units: MakeUnits) -> None:
+    """SmolLM2-135M has 576 = 4.5 x 128 inputs."""
+    finding = findings(make_units(recipe("h100-sxm-80gb", "int4-awq", extra=CALIBRATED)))["GROUP_SIZE_MISFIT"]
+    assert finding.severity == "refuse"
+    assert finding.values["misfits"] == [576]
+    assert finding.values["fitting"] == [64]
+    assert "group_size: 64" in finding.suggestion
+    fitting = recipe("h100-sxm-80gb", "int4-awq", extra=CALIBRATED).replace("int4-awq", "int4-awq, group_size: 64")
+    assert "GROUP_SIZE_MISFIT" not in findings(make_units(fitting))
+
+
+def test_a_width_that_no_block_divides_is_sent_to_formats_without_blocks(make_units: MakeUnits) -> None:
+    narrow = {"hidden_size": 540, "head_dim": 60}
+    finding = findings(make_units(recipe("h100-sxm-80gb", "int4-awq", extra=CALIBRATED), narrow))["GROUP_SIZE_MISFIT"]
+    assert finding.values["fitting"] == []
+    assert "fp8" in finding.suggestion
+
+
+def test_nvfp4_needs_blocks_of_16(make_units: MakeUnits) -> None:
+    text = recipe("b200-180gb", "nvfp4", extra=CALIBRATED)
+    assert "GROUP_SIZE_MISFIT" not in findings(make_units(text))
+    assert findings(make_units(text, {"intermediate_size": 1544}))["GROUP_SIZE_MISFIT"].values["misfits"] == [1544]
