@@ -15,7 +15,7 @@ from builder.model.spec import Attention, ModelSpec, Rope
 UNQUANTIZED = ("lm_head", "*vocab_embedding", "*router")
 """What weight-only quantisation leaves as it is: exclude_modules."""
 
-_PRE_QUANT_SCALE = ("int4-awq", "w4a8-awq")
+_PRE_QUANT_SCALE = ("int4-awq", "w4a8-awq", "int4-gptq")
 
 
 def checkpoint_config(spec: ModelSpec, split: Split, quantization: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -92,7 +92,8 @@ def published_quantization(spec: ModelSpec, split: Split) -> dict[str, Any]:
         return float_quantization()
     precision = catalog.precisions()[found.precision]
     section: dict[str, Any] = {
-        "quant_algo": precision.quant_algo,
+        # symmetric GPTQ is stored in the form of AWQ, see builder.model.layout.linears
+        "quant_algo": "W4A16_AWQ" if found.precision == "int4-gptq" else precision.quant_algo,
         "kv_cache_quant_algo": catalog.kv_precisions()[found.kv_cache].quant_algo if found.kv_cache else None,
         "exclude_modules": excluded_modules(spec, replace(split, cp=1)),
     }

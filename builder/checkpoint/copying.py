@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from builder.checkpoint.floats import Array, carrier, convert_floats, narrow, rescale_fp8, widen
+from builder.checkpoint.gptq import repacked
 from builder.checkpoint.source import BLOCK_BYTES, SourceWeights
 from builder.errors import SourceError
 from builder.model.layout import RankTensor, Slice
@@ -59,6 +60,11 @@ class Copier:
                 ]
                 for source in dict.fromkeys(part.slice.source for part in parts):  # experts: ranks have others each
                     self._copy_parts([part for part in parts if part.slice.source == source], first.dtype)
+        elif first.rule == "gptq":
+            for tensor, writer in zip(tensors, self._writers, strict=True):
+                for part in tensor.slices:
+                    for block in repacked(self._weights, part):
+                        self._write([(writer, _bytes(block))])
         else:
             self._write([(w, _bytes(self._computed(t))) for t, w in zip(tensors, self._writers, strict=True)])
         for tensor, writer in zip(tensors, self._writers, strict=True):
@@ -155,6 +161,8 @@ class Copier:
             info = self._weights.tensors[part.source]
             with np.errstate(invalid="ignore"):
                 return self._narrowed(self._values(part.source) + np.float32(1), info, tensor.dtype)
+        if tensor.rule == "transposed":
+            return np.concatenate([_part_of(self._positive(part.source), part).T for part in tensor.slices])
         if tensor.rule == "maximum":
             numbers = np.concatenate([self._positive(part.source) for part in tensor.slices])
             largest: Array = numbers.reshape(tensor.groups, -1).max(axis=1)
@@ -198,6 +206,11 @@ class Copier:
             return narrow(wide, dtype)
         except OverflowError as error:
             raise _overflow(info, dtype, error) from error
+
+
+def _part_of(values: Array, part: Slice) -> Array:
+    values = values.reshape(part.shape)
+    return values[part.start : part.stop] if part.dim == 0 else values[:, part.start : part.stop]
 
 
 def _overflow(info: TensorInfo, dtype: str, error: OverflowError) -> SourceError:

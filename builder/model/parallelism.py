@@ -50,13 +50,16 @@ def tensor_parallel_obstacles(
     return tuple(found)
 
 
-def check_parallelism(spec: ModelSpec, tp: int, pp: int, moe_tensor: int | None = None) -> None:
+def check_parallelism(
+    spec: ModelSpec, tp: int, pp: int, moe_tensor: int | None = None, group_size: int | None = None
+) -> None:
     """PlanRefused if the model can't be split into `tp` tensor ranks and `pp` pipeline stages."""
-    if obstacles := tensor_parallel_obstacles(spec, tp, moe_tensor=moe_tensor):
+    if obstacles := tensor_parallel_obstacles(spec, tp, group_size=group_size, moe_tensor=moe_tensor):
+        legal = legal_tensor_parallel(spec, group_size=group_size)
         raise PlanRefused(
             f"the model can't be split into {tp} tensor-parallel ranks",
             why="; ".join(obstacles),
-            hint=f"use a tensor-parallel size of {', '.join(map(str, legal_tensor_parallel(spec)))}",
+            hint=f"use a tensor-parallel size of {', '.join(map(str, legal))}",
             code="TP_HEADS",
         )
     if not 1 <= pp <= spec.num_hidden_layers:

@@ -29,7 +29,12 @@ COVERED = {
 FORMATS = ("fp8", "fp8-rowwise", "nvfp4", "int4-awq", "w4a8-awq", "int8-sq")
 """Published precisions whose tensors are known; with experts only the first."""
 
-_METHODS = {"modelopt": FORMATS, "compressed-tensors": ("fp8", "fp8-rowwise"), "fbgemm_fp8": ("fp8-rowwise",)}
+_METHODS = {
+    "modelopt": FORMATS,
+    "compressed-tensors": ("fp8", "fp8-rowwise"),
+    "fbgemm_fp8": ("fp8-rowwise",),
+    "gptq": ("int4-gptq",),
+}
 _ADOPTED = ("phi3",)
 """Published with code of their own, which is transformers' own by now."""
 
@@ -99,6 +104,9 @@ def _quantization(spec: ModelSpec) -> str | None:
         return f"its weights are quantised by {found.method} ({found.precision or 'unknown numbers'})"
     if spec.model_type == "phi3":
         return "its fused projections are quantised"
+    if found.method == "gptq" and (found.desc_act or found.has_zero_point or not found.group_size):
+        what = "reordered inputs" if found.desc_act else "zero points" if found.has_zero_point else "no groups"
+        return f"its weights are quantised by gptq with {what}"
     if spec.experts is not None and found.precision != "fp8":
         return f"its experts are quantised ({found.precision})"
     if found.precision in ("fp8", "int8-sq", "w4a8-awq", "nvfp4") and found.activations == "dynamic":

@@ -19,10 +19,16 @@ Names on the right are those of the source, (out, in) = (N, K), g the group size
     int8-sq           weight I8 [N, K], weights_scaling_factor F32 [N]      weight, weight_scale
                       activation_scaling_factor F32 [1]                     input_scale, the largest
                       prequant_scaling_factor dtype [K]                     pre_quant_scale, or ones
+    int4-gptq         as int4-awq: weight                                   qweight I32 [K/8, N]
+                      weights_scaling_factor F32 [N, K/g]                   scales [K/g, N]
+                      prequant_scaling_factor: ones                         qzeros I32 [K/g, N/8], g_idx I32 [K]
 
 Sources: what NVIDIA's ModelOpt 0.47 writes with export_tensorrt_llm_checkpoint (left) and export_hf_checkpoint (right);
 fp8-rowwise also transformers' fbgemm_fp8 and compressed-tensors (weight_scale [N, 1]). ModelOpt folds the
-pre-quantisation scales of projections behind a norm into that norm: hence the ones.
+pre-quantisation scales of projections behind a norm into that norm: hence the ones. Symmetric GPTQ without reordered
+inputs is the same format as AWQ's without a pre-quantisation scale: (q - 8) · scale, with one scale per group
+(AutoGPTQ, auto_gptq/nn_modules/qlinear/qlinear_cuda.py). TensorRT-LLM's own converter stores it in the order that the
+kernels of one compute capability want; this form fits all of them.
 """
 
 from __future__ import annotations
@@ -85,6 +91,8 @@ class Linears:
             yield from self._nvfp4(name, parts, lead)
         elif self.format in AWQ:
             yield from self._awq(name, parts, lead)
+        elif self.format == "int4-gptq":
+            yield from self._gptq(name, parts)
         elif self.format == "int8-sq":
             yield self._weight(name, "I8", _slices(parts, "I8"), parts, lead)
             yield self._per_row(f"{name}.weights_scaling_factor", parts, lead)
@@ -121,6 +129,25 @@ class Linears:
         if self.format == "w4a8-awq":
             yield _number(f"{name}.weights_scaling_factor_2", parts, "weight_scale_2", "same")
             yield _number(f"{name}.activation_scaling_factor", parts, "input_scale", "maximum")
+
+    def _gptq(self, name: str, parts: tuple[Part, ...]) -> Iterator[RankTensor]:
+        rows, columns, group = sum(part.rows for part in parts), parts[0].columns, self.group_size
+        packed, scales = [], []
+        for part in parts:
+            (outputs, inputs), dim = part.shape, 1 - part.dim
+            zeros = Slice.whole(f"{part.module}.qzeros", (inputs // group, outputs // 8), "I32")
+            order = Slice.whole(f"{part.module}.g_idx", (inputs,), "I32")
+            step = (8, group) if dim == 0 else (1, 1)
+            first, last = part.start // step[0], part.stop // step[0]
+            packed.append(
+                Slice(f"{part.module}.qweight", (inputs // 8, outputs), dim, first, last, "I32", beside=(zeros, order))
+            )
+            first, last = part.start // step[1], part.stop // step[1]
+            scales.append(Slice(f"{part.module}.scales", (inputs // group, outputs), dim, first, last, "float"))
+        yield RankTensor(f"{name}.weight", (rows // 2, columns), "I8", tuple(packed), rule="gptq")
+        groups = (rows, columns // group)
+        yield RankTensor(f"{name}.weights_scaling_factor", groups, "F32", tuple(scales), rule="transposed")
+        yield RankTensor(f"{name}.prequant_scaling_factor", (columns,), self.dtype, (), rule="same_or_ones")
 
     def _weight(
         self,

@@ -39,7 +39,8 @@ class Split:
 
     def check(self, spec: ModelSpec) -> None:
         """PlanRefused if the model can't be split like this."""
-        check_parallelism(spec, self.tp, self.pp, self.moe_tp)
+        found = spec.quantization
+        check_parallelism(spec, self.tp, self.pp, self.moe_tp, found.group_size if found else None)
         if self.moe_tp * self.moe_ep != self.tp:
             raise PlanRefused(
                 f"moe_tp_size {self.moe_tp} times moe_ep_size {self.moe_ep} isn't tp_size {self.tp}",

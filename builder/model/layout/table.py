@@ -67,6 +67,7 @@ def source_tensors(spec: ModelSpec) -> tuple[dict[str, Slice], dict[str, Slice]]
     optional: dict[str, Slice] = {}
     for tensor in rank_tensors(spec, Split(), 0):
         (optional if tensor.rule == "same_or_ones" else needed).update({part.source: part for part in tensor.slices})
+        needed |= {other.source: other for part in tensor.slices for other in part.beside}
     return needed, optional
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from builder.model.safetensors import DTYPE_BITS
 
-Rule = Literal["copy", "plus_one", "maximum", "same", "same_or_ones", "rescaled"]
+Rule = Literal["copy", "plus_one", "maximum", "same", "same_or_ones", "rescaled", "transposed", "gptq"]
 """How slices become a tensor:
 
     copy          one after another along dimension 0, in the tensor's dtype
@@ -17,6 +17,8 @@ Rule = Literal["copy", "plus_one", "maximum", "same", "same_or_ones", "rescaled"
     same          what all slices must hold alike: a scale that can't be brought to another
     same_or_ones  the same, or ones where the source has no such tensor
     rescaled      FP8 weights, each slice brought from its own scale to the largest of its group; unchanged where equal
+    transposed    columns become rows
+    gptq          eight 4-bit values along the inputs, offset by 8, become two's complement, two along the outputs
 """
 
 
@@ -25,7 +27,8 @@ class Slice:
     """`source[start:stop]` along dimension `dim` of a Hugging Face tensor that has `shape` as a whole.
 
     `dtype` is what it must be stored in: None for the model's own, "float" for whichever float (scales). `scale` names
-    the tensor with the scale of FP8 weights that have to be rescaled.
+    the tensor with the scale of FP8 weights that have to be rescaled. `beside` are tensors of the same linear that must
+    hold what the format implies: of GPTQ the zero points and the order of the inputs.
     """
 
     source: str
@@ -35,6 +38,7 @@ class Slice:
     stop: int
     dtype: str | None = None
     scale: str | None = None
+    beside: tuple[Slice, ...] = ()
 
     @classmethod
     def whole(cls, source: str, shape: tuple[int, ...], dtype: str | None = None) -> Slice:

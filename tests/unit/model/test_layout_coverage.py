@@ -51,7 +51,7 @@ def test_published_models_are_covered_by_family() -> None:
         ({"hidden_act": "relu2"}, "relu2"),
         ({"partial_rotary_factor": 0.5}, "0.5 of each head"),
         ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}, "quantised by awq"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}, "quantised by gptq"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}}, "quantised by gptq"),
         ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
     ],
 )
