@@ -1,8 +1,11 @@
-"""The chat template that a recipe brings: read, checked against the lock, and tried."""
+"""Chat templates: the one that a recipe brings, read, checked against the lock and tried; and chats made text."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from builder.errors import RecipeError, SourceError
 from builder.lock.local_files import local_file
@@ -41,3 +44,11 @@ def read_chat_template(unit: Unit) -> bytes | None:
             code="DRIFT",
         )
     return content
+
+
+def chat_renderer(unit: Unit, source: Path) -> Callable[[Sequence[Mapping[str, Any]]], str] | None:
+    """What makes text of a chat for a model in `source`; None where the model has no template."""
+    own = read_chat_template(unit)
+    from builder.runtime.chat import text_renderer
+
+    return text_renderer(source, own.decode() if own else None)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from builder.build.chat_template import read_chat_template
 from builder.build.checkpoint import make_checkpoint
 from builder.build.context import Context, check_lock
+from builder.build.qualify import qualify_checkpoint
 from builder.errors import ToolchainError, VerificationError
 from builder.image.config import ContainerSettings
 from builder.image.image import Image, build_image
@@ -82,6 +83,7 @@ def image(unit: Unit, context: Context) -> None:
 
 STAGES: Mapping[str, Callable[[Unit, Context], None]] = {
     "checkpoint": make_checkpoint,
+    "qualify": qualify_checkpoint,
     "engine": engine,
     "repository": repository,
     "image": image,

@@ -136,6 +136,8 @@ class Copier:
         return target.view(carrier(info.dtype))
 
     def _converted(self, values: Array, info: TensorInfo, dtype: str, factor: float) -> Array:
+        if info.name.endswith(".weight_scale"):
+            self._check_scales(info, widen(values, info.dtype))
         if factor != 1:
             return rescale_fp8(values, factor)
         if DTYPE_BITS[info.dtype] == DTYPE_BITS[dtype] == 8:
@@ -149,7 +151,7 @@ class Copier:
         """What each slice is multiplied with: its own scale by the largest of its group."""
         if tensor.rule != "rescaled":
             return [1.0] * len(tensor.slices)
-        scales = [float(self._values(part.scale or "")[0]) for part in tensor.slices]
+        scales = [float(self._positive(part.scale or "")[0]) for part in tensor.slices]
         size = len(scales) // tensor.groups
         largest = [max(scales[number // size * size :][:size]) for number in range(len(scales))]
         return [scale / most for scale, most in zip(scales, largest, strict=True)]
@@ -170,7 +172,7 @@ class Copier:
         present = [part for part in tensor.slices if part.source in self._weights.tensors]
         if tensor.rule == "same_or_ones" and not present:
             return convert_floats(np.ones(math.prod(tensor.shape), dtype=np.float32), "F32", tensor.dtype)
-        parts = [self._positive(part.source)[part.start : part.stop] for part in tensor.slices]
+        parts = [self._positive(part.source)[part.start : part.stop] for part in present]
         if len(present) < len(tensor.slices) or any(not np.array_equal(parts[0], other) for other in parts[1:]):
             raise SourceError(
                 f"the linears that make {tensor.name.rsplit('.', 1)[0]} have different scales",
@@ -191,14 +193,14 @@ class Copier:
     def _positive(self, name: str) -> Array:
         values = self._values(name)
         if not (np.isfinite(values) & (values > 0)).all():
-            raise SourceError(
-                f"{name} must be finite and above 0",
-                where=self._weights.tensors[name].file,
-                why="it is a scale",
-                hint="the model wasn't calibrated well, or its file is damaged: ask its publisher",
-                code="SCALE_VALUE",
-            )
+            raise _not_a_scale(self._weights.tensors[name], "finite and above 0")
         return values
+
+    @staticmethod
+    def _check_scales(info: TensorInfo, values: Array) -> None:
+        """Many at once: a row, group or block without a number in it may have a scale of 0."""
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise _not_a_scale(info, "finite and not below 0")
 
     @staticmethod
     def _narrowed(wide: Array, info: TensorInfo, dtype: str) -> Array:
@@ -211,6 +213,16 @@ class Copier:
 def _part_of(values: Array, part: Slice) -> Array:
     values = values.reshape(part.shape)
     return values[part.start : part.stop] if part.dim == 0 else values[:, part.start : part.stop]
+
+
+def _not_a_scale(info: TensorInfo, what: str) -> SourceError:
+    return SourceError(
+        f"{info.name} must be {what}",
+        where=info.file,
+        why="it is a scale",
+        hint="the model wasn't calibrated well, or its file is damaged: ask its publisher",
+        code="SCALE_VALUE",
+    )
 
 
 def _overflow(info: TensorInfo, dtype: str, error: OverflowError) -> SourceError:

@@ -62,15 +62,22 @@ def rescale_fp8(values: Array, factor: float) -> Array:
 
     `factor` is at most 1, so that nothing overflows; NaNs stay.
     """
-    scaled = _fp8_values()[values].astype(np.float64) * factor
+    rescaled: Array = _rescaled_codes(factor)[values]
+    return rescaled
+
+
+def _rescaled_codes(factor: float) -> Array:
+    """What becomes of each of the 256 codes."""
+    codes = np.arange(256, dtype=np.uint8)
+    scaled = _fp8_values().astype(np.float64) * factor
     grid = _fp8_values()[:0x7F].astype(np.float64)  # 0 to 448, ascending
     magnitude = np.minimum(np.abs(scaled), _FP8_MAX)
     above = np.clip(np.searchsorted(grid, magnitude), 1, len(grid) - 1)
     middle = (grid[above - 1] + grid[above]) / 2
     up = (magnitude > middle) | ((magnitude == middle) & (above % 2 == 0))
-    codes = np.where(up, above, above - 1).astype(np.uint8) | np.where(np.signbit(scaled), np.uint8(0x80), np.uint8(0))
-    rescaled: Array = np.where(np.isnan(scaled), values, codes)
-    return rescaled
+    rounded = np.where(up, above, above - 1).astype(np.uint8) | (codes & 0x80)
+    table: Array = np.where(np.isnan(scaled), codes, rounded)
+    return table
 
 
 @cache

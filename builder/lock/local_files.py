@@ -1,4 +1,4 @@
-"""Files that a recipe brings itself, as `file:PATH` relative to it: calibration texts and chat templates."""
+"""Files that a recipe brings itself, as `file:PATH` relative to it: texts and chat templates."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 from builder.errors import RecipeError, SourceError
 from builder.lock.summaries import ChatTemplate
-from builder.model.snapshot import Snapshot, SnapshotFile
+from builder.model.snapshot import Snapshot, SnapshotFile, digest_of_files
 from builder.recipe import Recipe
 from builder.store import DigestCache
 from builder.store.digests import Advance
 
 _PREFIX = "file:"
+
+TEXT_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv", ".parquet", ".txt")
+"""Of the files of a folder that are texts."""
 
 
 def local_file(reference: str, recipe: Recipe, code: str = "NOT_FOUND") -> Path:
@@ -35,15 +38,45 @@ def local_file(reference: str, recipe: Recipe, code: str = "NOT_FOUND") -> Path:
     return path
 
 
-def pin_texts(reference: str, recipe: Recipe, digests: DigestCache, advance: Advance) -> Snapshot:
-    """Calibration texts of one file; its revision is the sha256 of the file.
+def local_texts(reference: str, recipe: Recipe) -> Path:
+    """The file or folder with texts that a recipe means; see `local_file`."""
+    path = recipe.folder / reference.removeprefix(_PREFIX)
+    if reference.startswith(_PREFIX) and os.path.isdir(path):  # noqa: PTH112 - as in `local_file`
+        return path
+    return local_file(reference, recipe, "ABSENT")
 
-    SourceError `ABSENT` where there is none: only the machine that quantises needs it.
+
+def pin_texts(reference: str, recipe: Recipe, digests: DigestCache, advance: Advance) -> Snapshot:
+    """The texts of a file or a folder; the revision of a file is its sha256.
+
+    SourceError `ABSENT` where there are none: only the machine that reads them needs them.
     """
-    path = local_file(reference, recipe, "ABSENT")
-    digest = digests.digest(path, advance)
-    file = SnapshotFile(path.name, digest.size, digest.sha256, "other")
-    return Snapshot(reference, f"sha256:{digest.sha256}", (file,))
+    path = local_texts(reference, recipe)
+    if not path.is_dir():
+        digest = digests.digest(path, advance)
+        file = SnapshotFile(path.name, digest.size, digest.sha256, "other")
+        return Snapshot(reference, f"sha256:{digest.sha256}", (file,))
+    files = []
+    for found in text_files(path):
+        digest = digests.digest(found, advance)
+        files.append(SnapshotFile(found.relative_to(path).as_posix(), digest.size, digest.sha256, "other"))
+    if not files:
+        raise SourceError(
+            f"there are no texts in {reference}", where=path, why=f"read are {', '.join(TEXT_SUFFIXES)}", code="ABSENT"
+        )
+    return Snapshot(reference, f"sha256:{digest_of_files(files)}", tuple(files))
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The texts of a folder, sorted by path; links and hidden files don't count."""
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.name.endswith(TEXT_SUFFIXES)
+        and path.is_file()
+        and not path.is_symlink()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
 
 
 def pin_template(reference: str, recipe: Recipe) -> ChatTemplate:

@@ -81,6 +81,11 @@ def side_source(name: str, recipe: Recipe, store: LocalStore) -> Source:
     return _open(side.source, side.revision, recipe, store, "adapter" if side.adapter else "model")
 
 
+def dataset_source(name: str, recipe: Recipe, store: LocalStore) -> Source:
+    """Where calibration data of the Hub comes from."""
+    return _open(name, None, recipe, store, "dataset")
+
+
 def _open(source: str, revision: str | None, recipe: Recipe, store: LocalStore, content: Content) -> Source:
     cache, digests = store.root / "sources", store.digest_cache
     try:
@@ -228,7 +233,7 @@ class _Making:
 
     def texts(self, name: str) -> Snapshot:
         if name.startswith("hf://"):
-            return _open(name, None, self.recipe, self.store, "dataset").resolve(self.advance)
+            return dataset_source(name, self.recipe, self.store).resolve(self.advance)
         return pin_texts(name, self.recipe, self.store.digest_cache, self.advance)
 
     def template(self, name: str) -> ChatTemplate:

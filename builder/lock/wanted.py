@@ -41,6 +41,7 @@ class Wanted:
     models: Mapping[str, SideModel]
     images: Mapping[str, ImageUse]
     calibration: frozenset[str]
+    """Also the texts of `qualify`."""
     chat_templates: frozenset[str]
 
     @property
@@ -62,6 +63,8 @@ def wanted(recipe: Recipe) -> Wanted:
             images[name] = ImageUse(known.base or is_base, known.platforms | {gpu.platform})
         if settings.calibration:
             calibration.add(settings.calibration.dataset)
+        if text := _proof_text(settings):
+            calibration.add(text)
         if settings.serving.chat_template:
             templates.add(settings.serving.chat_template)
     return Wanted(requested_model(recipe), models, images, frozenset(calibration), frozenset(templates))
@@ -84,6 +87,8 @@ def names_needed(recipe: Recipe, target: int) -> frozenset[str]:
     names = {WEIGHTS, TENSORS, *dict(_side_models(settings)), *dict(_images(settings, gpu.is_cpu))}
     if dataset := _dataset(settings):
         names.add(dataset)
+    if text := _proof_text(settings):
+        names.add(text)
     if settings.serving.chat_template:
         names.add(settings.serving.chat_template)
     return frozenset(names)
@@ -95,6 +100,12 @@ def _dataset(settings: Settings) -> str | None:
     kv_cache = catalog.kv_precisions().get(settings.precision.kv_cache)
     measures = (weights and weights.calibrated) or (kv_cache and kv_cache.quant_algo)
     return settings.calibration.dataset if settings.calibration and measures else None
+
+
+def _proof_text(settings: Settings) -> str | None:
+    """What a quantised checkpoint's perplexity is measured on."""
+    gates = settings.qualify
+    return gates.perplexity.text if gates and gates.perplexity else None
 
 
 def _side_models(settings: Settings) -> Iterator[tuple[str, SideModel]]:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from builder.recipe import Limits, Parallelism, Serving
 
-STAGE_VERSIONS: Mapping[str, int] = {"checkpoint": 2, "engine": 1, "repository": 2, "image": 1}
+STAGE_VERSIONS: Mapping[str, int] = {"checkpoint": 2, "qualify": 1, "engine": 1, "repository": 2, "image": 1}
 """Raised when the output of a stage would change for the same inputs."""
 
 

@@ -1,7 +1,7 @@
 """The stages of a unit, and what each is for: the inputs from which its key is computed.
 
 checkpoint ──▶ engine ──┐
-                        ├──▶ image          flow: engine
+     └──▶ qualify       ├──▶ image          flow: engine; qualify where the recipe wants something proved
 repository ─────────────┘
 
 checkpoint ─────────────┬──▶ image          flow: pytorch, without a compile step
@@ -34,6 +34,9 @@ def plan_stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePla
             {},
         )
     }
+    if unit.proof is not None:
+        proof = plan_stage("qualify", _proof_parameters(unit), _proof_files(unit), {"checkpoint": stages["checkpoint"]})
+        stages["qualify"] = proof
     if unit.flow == "engine":
         stages["engine"] = plan_stage("engine", engine_parameters(unit), {}, {"checkpoint": stages["checkpoint"]})
     stages["repository"] = plan_stage("repository", repository_parameters(unit), _served_files(unit), {})
@@ -81,6 +84,26 @@ def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
     if unit.calibrated_here and unit.settings.calibration:
         parameters["calibration"] = unit.settings.calibration.model_dump()
     return parameters
+
+
+def _proof_parameters(unit: Unit) -> dict[str, Any]:
+    """The gates that count, and how much of a text a window may hold."""
+    gates = unit.settings.qualify
+    if gates is None:
+        return {}
+    if unit.proof == "logits":
+        return {"logits": gates.logits.model_dump() if gates.logits else None}
+    return {**gates.model_dump(exclude={"logits"}), "longest": unit.max_seq_len}
+
+
+def _proof_files(unit: Unit) -> dict[str, str]:
+    """The model itself is below: the checkpoint was made from it."""
+    gates = unit.settings.qualify
+    if gates is None or gates.perplexity is None or unit.proof != "perplexity":
+        return {}
+    pinned = unit.lock.calibration.get(gates.perplexity.text)
+    files = {path: digest for path, digest in unit.files.get("tokenizer", {}).items() if path == "tokenizer.json"}
+    return files | {gates.perplexity.text: pinned.revision if pinned else "unresolved"}
 
 
 def engine_parameters(unit: Unit) -> dict[str, Any]:

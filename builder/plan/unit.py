@@ -31,6 +31,8 @@ _DTYPES = {word: dtype for dtype, word in _OF_DTYPE.items()}
 
 CheckpointMaker = Literal["snapshot", "converter", "modelopt", "toolchain"]
 
+Proof = Literal["perplexity", "logits"]
+
 FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")
 """The quant_algos with which TensorRT-LLM keeps FP8 context attention: it needs that over an FP8 KV cache."""
 
@@ -113,6 +115,17 @@ class Unit:
             return "toolchain"
         on_host = self.gpu.is_cpu or self.settings.precision.quantizer == "host"
         return "modelopt" if on_host and self.precision.scheme != "weight-only" else "toolchain"
+
+    @property
+    def proof(self) -> Proof | None:
+        """What the recipe wants proved of the checkpoint: weights quantised here beside the unquantised model, others
+        beside transformers. None where no gate is about it."""
+        gates = self.settings.qualify
+        if gates is None or self.maker == "snapshot":
+            return None
+        if self.quantized_here:
+            return "perplexity" if gates.perplexity else None
+        return "logits" if gates.logits and self.spec.quantization is None else None
 
     @property
     def split(self) -> Split:

@@ -80,6 +80,68 @@ class Calibration(Model):
     seed: Annotated[int, Field(ge=0, le=1 << 31)] = Field(1234, description="which texts are drawn")
 
 
+class PerplexityGate(Model):
+    """How much worse than the unquantised model a checkpoint with quantised weights may predict a text.
+
+    It passes only if the whole 95 % confidence interval of the increase is within the gate.
+    """
+
+    text: Text = Field(description="file:PATH of a UTF-8 text like those that users write; 16 MiB at most")
+    max_increase: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.02, description="by how much the perplexity may rise, as a share of the unquantised model's: 0.02 is 2 %"
+    )
+    window: Annotated[int, Field(ge=16, le=1 << 20)] = Field(
+        512, description="tokens of a window, which is predicted on its own; max_seq_len at most"
+    )
+    windows: Annotated[int, Field(ge=8, le=1 << 20)] = Field(
+        64, description="windows at most, spread evenly over the text; time grows with them, and the interval shrinks"
+    )
+
+
+class AgreementGate(Model):
+    """How often a checkpoint with quantised weights finds the same next token the likeliest as the unquantised model.
+
+    It is measured along with the perplexity, on the same windows.
+    """
+
+    min: Annotated[float, Field(gt=0, lt=1)] = Field(
+        description="share of the positions, 0.9 is 90 %; the whole 95 % confidence interval is at or above it"
+    )
+
+
+class LogitsGate(Model):
+    """How far a checkpoint with unquantised weights may be from transformers, both computed in float32."""
+
+    max_difference: Annotated[float, Field(gt=0, le=1000)] = Field(
+        0.01, description="largest absolute difference of a logit, in nats; rounding alone makes about 0.001"
+    )
+
+
+class Qualify(Model):
+    """What is proved of a checkpoint on a CPU before anything is built from it."""
+
+    perplexity: PerplexityGate | None = Field(None, description="for quantised weights: how well it predicts a text")
+    agreement: AgreementGate | None = Field(None, description="for quantised weights: how often it predicts the same")
+    logits: LogitsGate | None = Field(
+        None, description="for unquantised weights: how far it is from transformers, which needs the extra modelopt"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_shown(self) -> Qualify:
+        """Wilson's interval of an agreement on all of n tokens begins at n / (n + 1.96²)."""
+        if self.agreement is None:
+            return self
+        if self.perplexity is None:
+            raise ValueError("agreement is measured on the text and windows of perplexity, which isn't there")
+        tokens, least = self.perplexity.windows * (self.perplexity.window - 1), self.agreement.min
+        if tokens / (tokens + 1.96**2) < least:
+            raise ValueError(
+                f"{tokens} tokens don't show an agreement of {least}, even where all agree: "
+                f"{1.96**2 * least / (1 - least):.0f} are needed, in more or larger windows"
+            )
+        return self
+
+
 class Limits(Model):
     """What one engine can hold; TensorRT-LLM's own names. All are fixed when the engine is built."""
 
@@ -238,6 +300,7 @@ class Settings(Model):
     )
     precision: PrecisionSettings
     calibration: Calibration | None = None
+    qualify: Qualify | None = None
     limits: Limits
     parallelism: Parallelism = Parallelism()
     engine: dict[str, Any] = Field({}, description="options of trtllm-build, as the toolchain's flag table has them")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,9 @@ from builder.runtime.tokenizer import Tokenizer
 
 _MARK_BEGIN, _MARK_END = "\U0010fffc", "\U0010fffd"
 """Private-use characters around a control token that a message spells."""
+
+_A_DAY = datetime(2024, 7, 26)
+"""What templates that ask for the date are told where the answer must stay the same."""
 
 
 class ChatTemplate:
@@ -44,11 +47,7 @@ class ChatTemplate:
         """The template of a tokenizer folder, or None where the model has none."""
         config = _read_json(folder / "tokenizer_config.json")
         source = _template_source(folder, config)
-        if source is None:
-            return None
-        special = _read_json(folder / "special_tokens_map.json") | config
-        variables = {name: _token_text(value) for name, value in special.items() if name.endswith("_token")}
-        return cls(source, tokenizer, {name: text for name, text in variables.items() if text is not None})
+        return None if source is None else cls(source, tokenizer, _special_tokens(folder, config))
 
     def encode(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
         """Token ids of a conversation with the header of the answer at its end.
@@ -98,6 +97,31 @@ class _GenerationBlock(Extension):
         return str(caller())
 
 
+def text_renderer(folder: Path, own: str | None = None) -> Callable[[Sequence[Mapping[str, Any]]], str] | None:
+    """What makes text of a whole conversation, for calibration: the same text on every day, without the first token
+    that the tokenizer adds by itself. `own` replaces the template of the folder; None where there is none.
+    """
+    config = _read_json(folder / "tokenizer_config.json")
+    source = own or _template_source(folder, config)
+    if source is None:
+        return None
+    variables = _special_tokens(folder, config)
+    environment = _environment()
+    environment.globals["strftime_now"] = _A_DAY.strftime
+    template = environment.from_string(source)
+
+    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+        try:
+            text = template.render(messages=[_with_content(message) for message in messages], **variables)
+        except TemplateError as error:
+            raise UsageError(
+                "the model's chat template refuses these messages", why=error.message, code="CHAT_TEMPLATE"
+            ) from None
+        return text.removeprefix(variables.get("bos_token", ""))
+
+    return render
+
+
 def check_template(source: str) -> None:
     """Raises ValueError for what isn't a Jinja template, with the line, and for an empty one."""
     if not source.strip():
@@ -144,6 +168,13 @@ def _with_content(message: Mapping[str, Any]) -> dict[str, Any]:
     """Without nulls, in which many templates fail, and with a content, which most of them need."""
     given = {key: value for key, value in message.items() if value is not None}
     return given if "content" in given else given | {"content": ""}
+
+
+def _special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The names that templates may use: bos_token, eos_token, …"""
+    special = _read_json(folder / "special_tokens_map.json") | config
+    variables = {name: _token_text(value) for name, value in special.items() if name.endswith("_token")}
+    return {name: text for name, text in variables.items() if text is not None}
 
 
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -35,6 +35,7 @@ _METHODS = {
     "fbgemm_fp8": ("fp8-rowwise",),
     "gptq": ("int4-gptq",),
 }
+_KV_METHODS = ("modelopt", "compressed-tensors")
 _ADOPTED = ("phi3",)
 """Published with code of their own, which is transformers' own by now."""
 
@@ -102,6 +103,8 @@ def _quantization(spec: ModelSpec) -> str | None:
         return None
     if found.precision not in _METHODS.get(found.method, ()):
         return f"its weights are quantised by {found.method} ({found.precision or 'unknown numbers'})"
+    if found.kv_cache not in (None, "fp8") or (found.kv_cache is not None and found.method not in _KV_METHODS):
+        return f"the scales of its KV cache ({found.kv_cache}) are not known with {found.method}"
     if spec.model_type == "phi3":
         return "its fused projections are quantised"
     if found.method == "gptq" and (found.desc_act or found.has_zero_point or not found.group_size):

@@ -36,7 +36,6 @@ _GEMMA = ("gemma", "gemma2", "gemma3_text")
 _KV_SCALES = {
     "modelopt": ("k_proj.k_scale", "v_proj.v_scale"),
     "compressed-tensors": ("k_scale", "v_scale"),
-    "fbgemm_fp8": (),
 }
 """Where published models keep the scales of their KV cache, by the method that quantised them."""
 
