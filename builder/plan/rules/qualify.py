@@ -13,8 +13,11 @@ _QUALIFY = ("qualify",)
 
 @rule("QUALIFY_IMPOSSIBLE", "refuse")
 def the_proof_can_be_made(unit: Unit) -> Iterator[Problem]:
-    """Gates are measured with the reference model, which reads TensorRT-LLM checkpoints of the families that we
-    convert; quantised weights are held against the same model unquantised, which must be the source."""
+    """What a recipe wants proved of a checkpoint can be measured.
+
+    The reference model reads TensorRT-LLM checkpoints of the families that we convert; quantised weights are held
+    against the same model unquantised, which must be the source.
+    """
     gates = unit.settings.qualify
     if gates is None:
         return
