@@ -11,6 +11,7 @@ import click
 
 from builder.build.machine import obstacle
 from builder.build.preparation import prepare
+from builder.cli.facts import fact_lines
 from builder.cli.options import format_option, frozen_option, human_bytes, print_json, recipe_option, store_option
 from builder.cli.progress import Progress
 from builder.errors import PlanRefused
@@ -142,6 +143,8 @@ def _show(entry: dict[str, Any]) -> None:
     click.echo("\nstages")
     for name, stage in entry["stages"].items():
         click.echo(f"  {name:<11}{stage['derivation'][:12]}  {stage['state']}")
+        for line in fact_lines(stage["facts"] or {}):
+            click.echo(f"{'':<27}{line}")
     click.echo(f"\nthis machine: {entry['obstacle'] or 'can build it'}")
     for finding in entry["findings"]:
         waived = f" (waived: {finding['waived']})" if finding["waived"] else ""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _BUILDER_CPU = Range(2 * GIB, 6 * GIB)
 _BUILDER_GPU = Range(500 * MIB, 3 * GIB)
 _PYTHON = Range(1 * GIB, 4 * GIB)
+_STREAMING = Range(100 * MIB, 500 * MIB)
+"""Our own converter's memory, whatever the size of the model (bench/checkpoint.py)."""
+
 _FLOAT32 = 4
 _CALIBRATION_TOKENS = 512
 
@@ -104,6 +107,8 @@ def host_estimate(unit: Unit) -> BuildHost | None:
 def _quantize(unit: Unit, files: Sizes) -> HostEstimate:
     ranks = rank_bytes(unit)
     disk = files.download_bytes + files.checkpoint_bytes
+    if unit.maker in ("converter", "snapshot"):
+        return HostEstimate(_STREAMING, Range(0, 0), disk)
     if not unit.precision.calibrated or unit.as_published:
         return convert_needs(files.download_bytes, ranks, disk)
     plain = Storage(catalog.precisions()["bf16"], storage_of(unit).dtype)

@@ -56,7 +56,7 @@ def test_the_text_of_qualify_is_pinned_like_calibration_data(tmp_path: Path, sto
 
 @pytest.mark.parametrize("change", ["other", "cut", "gone"])
 def test_e14_a_text_that_is_no_longer_the_pinned_one_is_found(tmp_path: Path, store: LocalStore, change: str) -> None:
-    """https://github.com/huggingface/huggingface_hub/issues/3643: right size, wrong content, and other ways to differ."""
+    """https://github.com/huggingface/huggingface_hub/issues/3643: right size, wrong content; and other ways."""
     text = write(tmp_path / "texts/a.txt", "as it was pinned")
     recipe, lock = locked(tmp_path, store, CALIBRATION)
     if change == "gone":

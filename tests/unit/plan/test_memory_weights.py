@@ -34,10 +34,10 @@ def total(spec: ModelSpec, precision: str, tp: int = 1, **more: object) -> int:
 @pytest.mark.parametrize("spec", [LLAMA3_8B, LLAMA32_1B, TINYLLAMA, llama(49153, 2048, 7, 16, 16, 8192)])
 def test_plain_llamas_are_the_tensors_of_their_checkpoint(spec: ModelSpec, tp: int, pp: int) -> None:
     stages = weight_bytes(spec, storage("bf16"), Split(tp, pp))
-    checkpoint = layout.Split(tp, pp)
+    split = layout.Split(tp, pp)
     for stage, size in enumerate(stages):
-        ranks = {sum(tensor.nbytes for tensor in rank_tensors(spec, checkpoint, stage * tp + rank)) for rank in range(tp)}
-        assert ranks == {size}
+        ranks = [rank_tensors(spec, split, stage * tp + rank) for rank in range(tp)]
+        assert {sum(tensor.nbytes for tensor in tensors) for tensors in ranks} == {size}
 
 
 def test_a_llama_of_a_million_positions_on_four_gpus_is_what_the_builder_logged() -> None:

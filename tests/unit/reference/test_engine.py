@@ -11,11 +11,12 @@ from numpy.testing import assert_array_equal
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from builder.reference.config import Limits
 from builder.reference.engine import write_engine
 from builder.reference.errors import ReferenceModelError
+from builder.reference.limits import Limits
 from builder.reference.model import ReferenceModel
-from tests.unit.reference.sharding import tiny_llama, write_checkpoint
+from tests.unit.reference.sharding import write_checkpoint
+from tests.unit.reference.tiny import tiny_llama
 
 BUILD_CONFIG: dict[str, Any] = {
     "max_batch_size": 2,

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from builder.reference.errors import ReferenceModelError
 from builder.reference.folder import ModelFolder
 from builder.reference.tensorfile import TensorFile
-from tests.unit.reference.sharding import tiny_llama, write_checkpoint
+from tests.unit.reference.sharding import write_checkpoint
+from tests.unit.reference.tiny import tiny, tiny_llama
 
 
 @pytest.fixture
@@ -31,26 +32,29 @@ def change_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "GemmaForCausalLM"}, "architecture 'GemmaForCausalLM' is not implemented"),
+        ({"architecture": "GPT2LMHeadModel"}, "architecture 'GPT2LMHeadModel' is not implemented"),
+        ({"architecture": ["LlamaForCausalLM"]}, r"architecture \['LlamaForCausalLM'\] is not implemented"),
         ({"architecture": None}, "architecture is missing"),
         ({"dtype": "float8"}, "dtype 'float8' is not implemented"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not implemented"),
-        ({"hidden_act": None}, "hidden_act 'gelu' is not implemented"),
+        ({"hidden_act": "relu"}, "hidden_act 'relu' is not implemented"),
         ({"position_embedding_type": "learned_absolute"}, "position_embedding_type 'learned_absolute'"),
-        ({"quantization": {"quant_algo": "FP8"}}, "quant_algo 'FP8' is not implemented"),
-        ({"quantization": {"kv_cache_quant_algo": "INT8"}}, "kv_cache_quant_algo 'INT8' is not implemented"),
-        ({"rotary_scaling": {"type": "yarn", "factor": 2.0}}, "rotary_scaling: type 'yarn' is not implemented"),
-        ({"rotary_scaling": {"factor": 2.0}}, "rotary_scaling: type None is not implemented"),
-        ({"rotary_scaling": {"type": "linear", "rope_type": "llama3"}}, "is not implemented"),
-        ({"rotary_scaling": {"type": "linear"}}, "factor is missing"),
-        ({"rotary_scaling": {"type": "linear", "factor": 2.0, "beta": 1}}, "the keys beta are not known"),
-        ({"rotary_scaling": {"type": "linear", "factor": 0}}, "factor must be a positive number"),
-        ({"rotary_embedding_dim": 4}, "rotary_embedding_dim 4 must be head_size 8"),
-        ({"rotary_pct": 0.5}, "rotary_pct 0.5 is not implemented"),
-        ({"qk_layernorm": True}, "qk_layernorm True is not implemented"),
-        ({"use_parallel_embedding": True}, "use_parallel_embedding True is not implemented"),
-        ({"moe": {"num_experts": 8}}, "mixture of experts"),
+        ({"position_embedding_type": "long_rope"}, "long_rope needs the factors of longrope"),
+        ({"rotary_scaling": {"type": "mrope"}}, "rotary_scaling: type 'mrope' is not implemented"),
+        ({"rotary_scaling": "linear"}, "rotary_scaling: a JSON object is expected"),
+        ({"rotary_embedding_dim": 4}, "rotary_embedding_dim 4 must be head_size 8 times rotary_pct 1"),
+        ({"rotary_pct": 0.4}, "rotary_embedding_dim 3 must be head_size 8 times rotary_pct 0.4, and even"),
+        ({"qk_layernorm": True}, "qk_layernorm True is not implemented for LlamaForCausalLM"),
+        ({"inter_layernorms": True}, "inter_layernorms True is not implemented for LlamaForCausalLM"),
+        ({"embedding_sharding_dim": 2}, "embedding_sharding_dim must be 0 or 1"),
+        ({"moe": {"num_experts": 8}}, r"mixture of experts \(moe\) is not implemented for LlamaForCausalLM"),
+        ({"qwen_type": "qwen2"}, "the key 'qwen_type' is not known"),
         ({"sliding_window": 4096}, "the key 'sliding_window' is not known"),
+        ({"final_logit_softcapping": 30.0}, "the key 'final_logit_softcapping' is not known"),
+        ({"runtime_defaults": {"max_attention_window": 512}}, "max_attention_window must be a list"),
+        ({"runtime_defaults": {"max_attention_window": [0]}}, "max_attention_window must be a list"),
+        ({"runtime_defaults": {"sink_token_length": 4}}, "runtime_defaults: the key 'sink_token_length' is not known"),
+        ({"bias": True}, "bias True contradicts attn_bias False"),
+        ({"lm_head_bias": True}, "lm_head_bias True is not implemented"),
         ({"attn_bias": "no"}, "attn_bias must be true or false"),
         ({"hidden_size": True}, "hidden_size must be a positive integer"),
         ({"vocab_size": None}, "vocab_size is missing"),
@@ -58,8 +62,11 @@ def change_config(folder: Path, **changes: Any) -> None:
         ({"num_key_value_heads": 4}, "6 attention heads don't share 4 KV heads"),
         ({"mapping": {"tp_size": 4}}, "tp_size 4 doesn't divide"),
         ({"mapping": {"tp_size": 3, "pp_size": 2}}, "pp_size 2 exceeds num_hidden_layers 1"),
-        ({"mapping": {"tp_size": 3, "world_size": 6}}, "world_size 6 is not tp_size 3 times pp_size 1"),
-        ({"mapping": {"tp_size": 3, "cp_size": 2}}, "context parallelism"),
+        ({"mapping": {"tp_size": 3, "world_size": 6}}, "world_size 6 is not tp_size 3 times pp_size 1 times cp_size 1"),
+        ({"mapping": {"tp_size": 3, "cp_size": 2, "world_size": 3}}, "world_size 3 is not .* times cp_size 2"),
+        ({"mapping": {"tp_size": 3, "moe_ep_size": 2}}, "moe_tp_size 1 times moe_ep_size 2 is not tp_size 3"),
+        ({"mapping": {"tp_size": 3, "moe_cluster_size": 3}}, "moe_cluster_size 3 is not implemented"),
+        ({"mapping": {"tp_size": 3, "enable_attention_dp": True}}, "the key 'enable_attention_dp' is not known"),
     ],
 )
 def test_a_config_that_is_not_implemented_is_refused(checkpoint: Path, changes: dict[str, Any], message: str) -> None:
@@ -70,9 +77,88 @@ def test_a_config_that_is_not_implemented_is_refused(checkpoint: Path, changes: 
 
 
 def test_keys_without_effect_and_switched_off_keys_are_accepted(checkpoint: Path) -> None:
-    change_config(checkpoint, producer={"name": "modelopt"}, moe={"num_experts": 0}, new_feature=False, other=None)
-    change_config(checkpoint, mapping={"tp_size": 3, "rank": 2, "gpus_per_node": 8})
+    change_config(checkpoint, moe={"num_experts": 0}, new_feature=False, other=None, runtime_defaults=None)
+    change_config(checkpoint, mapping={"tp_size": 3, "rank": 2, "gpus_per_node": 8, "moe_tp_size": -1, "cp_size": 1})
     assert ModelFolder.open(checkpoint).config.tp_size == 3
+
+
+def test_what_modelopt_writes_besides_is_accepted(checkpoint: Path) -> None:
+    change_config(
+        checkpoint,
+        producer={"name": "modelopt", "version": "0.47.0"},
+        share_embedding_table=False,
+        residual_mlp=False,
+        bias=False,
+        rotary_pct=1.0,
+        rank=0,
+        decoder="llama",
+        rmsnorm=True,
+        lm_head_bias=False,
+        logits_dtype="float16",
+        embedding_sharding_dim=0,
+    )
+    assert ModelFolder.open(checkpoint).config.tp_size == 3
+
+
+@pytest.mark.parametrize(("dim", "shape"), [(0, [33, 36]), (1, [97, 12])])
+def test_a_parallel_embedding_must_be_split(checkpoint: Path, dim: int, shape: list[int]) -> None:
+    change_config(checkpoint, use_parallel_embedding=True, embedding_sharding_dim=dim)
+    with pytest.raises(ReferenceModelError) as caught:
+        ModelFolder.open(checkpoint)
+    assert f"vocab_embedding.weight is F32 [97, 36], expected F32 {shape}" in str(caught.value)
+
+
+def test_a_key_that_is_absent_stands_for_tensorrt_llms_default(checkpoint: Path) -> None:
+    change_config(checkpoint, hidden_act=None, quantization=None)
+    config = ModelFolder.open(checkpoint).config
+    assert config.activation == "gelu_tanh"
+    assert config.quantization.algo is None
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("qwen2", {"qwen_type": "qwen"}, "qwen_type 'qwen' is not implemented"),
+        ("qwen3", {"qk_layernorm": False}, "qk_layernorm False is not implemented for Qwen3ForCausalLM"),
+        ("qwen2", {"attn_bias": False}, r"tensors not known: .*attention\.qkv\.bias"),
+        ("mixtral", {"moe": None}, "num_experts is missing"),
+        ("mixtral", {"moe": {"num_experts": 4}}, "top_k is missing"),
+        ("mixtral", {"moe": {"num_experts": 4, "top_k": 5}}, "top_k 5 is more than num_experts 4"),
+        ("mixtral", {"moe": {"num_experts": 4, "top_k": 2, "normalization_mode": 2}}, "normalization_mode 2"),
+        ("mixtral", {"moe": {"num_experts": 4, "top_k": 2, "tp_mode": 1}}, "the key 'tp_mode' is not known"),
+        (
+            "mixtral",
+            {"moe": {"num_experts": 4, "top_k": 2, "shared_expert_intermediate_size": 8}},
+            "shared_expert_intermediate_size 8 is not implemented",
+        ),
+        ("mixtral", {"hidden_act": "silu"}, "hidden_act 'silu' is not implemented; implemented: swiglu, geglu"),
+        ("mixtral", {"mapping": {"tp_size": 3, "moe_ep_size": 3}}, "moe_ep_size 3 and moe_tp_size 1 don't divide 4"),
+        ("mixtral", {"mlp_bias": True}, "mlp_bias True is not implemented for MixtralForCausalLM"),
+        ("qwen3_moe", {"mlp_only_layers": [3]}, "mlp_only_layers must be a list of layers, from 0 to 2"),
+        ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size is missing"),
+        ("qwen3_moe", {"moe_shared_expert_intermediate_size": 8}, "moe_shared_expert_intermediate_size 8"),
+        ("gemma2", {"query_pre_attn_scalar": None}, "query_pre_attn_scalar is missing"),
+        ("gemma2", {"final_logit_softcapping": -1}, "final_logit_softcapping must be a positive number"),
+        ("gemma3", {"inter_layernorms": False}, "inter_layernorms False is not implemented for Gemma3ForCausalLM"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "the key 'attn_logit_softcapping' is not known"),
+        ("gemma3", {"runtime_defaults": None, "sliding_window": None}, "sliding_window is missing"),
+        ("phi3", {"hidden_act": "silu"}, "hidden_act 'silu' is not implemented"),
+        ("phi3", {"attn_bias": True}, "attn_bias True is not implemented for Phi3ForCausalLM"),
+        ("phi3", {"mapping": {"pp_size": 2}}, "pp_size other than 1 is not implemented"),
+        (
+            "llama",
+            {"use_parallel_embedding": True, "embedding_sharding_dim": 1, "mapping": {"tp_size": 5}},
+            "tp_size 5",
+        ),
+    ],
+)
+def test_what_a_family_does_not_have_is_refused(
+    family: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_checkpoint(tiny(family), tmp_path)
+    change_config(folder, **changes)
+    with pytest.raises(ReferenceModelError, match=message):
+        ModelFolder.open(folder)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
@@ -117,6 +203,10 @@ def with_an_integer_tensor(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.ln_f.weight"] = tensors["transformer.ln_f.weight"].to(torch.int8)
 
 
+def with_an_unknown_dtype(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.ln_f.weight"] = tensors["transformer.ln_f.weight"].to(torch.int64)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -124,7 +214,8 @@ def with_an_integer_tensor(tensors: dict[str, torch.Tensor]) -> None:
         (with_one_more_tensor, r"tensors not known: transformer\.layers\.1\.mlp\.gate\.weight"),
         (with_a_transposed_tensor, r"mlp\.gate\.weight is F32 \[36, 22\], expected F32 \[22, 36\]"),
         (with_another_dtype, r"ln_f\.weight is F16 \[36\], expected F32 \[36\]"),
-        (with_an_integer_tensor, r"ln_f\.weight has dtype I8"),
+        (with_an_integer_tensor, r"ln_f\.weight is I8 \[36\], expected F32 \[36\]"),
+        (with_an_unknown_dtype, r"ln_f\.weight has dtype I64"),
     ],
 )
 def test_tensors_must_be_exactly_those_of_the_config(

@@ -16,7 +16,8 @@ from transformers import LlamaForCausalLM
 from builder.reference import model as model_module
 from builder.reference.errors import ReferenceModelError
 from builder.reference.model import ReferenceModel
-from tests.unit.reference.sharding import tiny_llama, write_checkpoint
+from tests.unit.reference.sharding import write_checkpoint
+from tests.unit.reference.tiny import tiny_llama
 
 # Both sides compute in float32 and differ in the order of their sums only, which the split over ranks changes too. One
 # rounding is 6e-8 of a value; over the sums of three layers the logits, which reach 9 here, differ by up to 4e-5.
