@@ -24,8 +24,8 @@ def fact_lines(facts: Mapping[str, Any]) -> Iterator[str]:
 def _report(report: Mapping[str, Any]) -> Iterator[str]:
     if "max_difference" in report:
         yield (
-            f"logits differ from transformers' by {report['max_difference']:.2g} at most, on {report['tokens']} tokens; "
-            f"the likeliest is the same at {report['top1_agreement']:.0%}"
+            f"logits differ from transformers' by {report['max_difference']:.2g} at most, on {report['tokens']} "
+            f"tokens; the likeliest is the same at {report['top1_agreement']:.0%}"
         )
         return
     measured = report["comparison"]

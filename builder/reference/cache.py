@@ -6,7 +6,7 @@ import numpy as np
 
 from builder.reference.config import Config
 from builder.reference.errors import ReferenceModelError
-from builder.reference.weights import Float32
+from builder.reference.floats import Float32
 
 
 class KVCache:
@@ -22,7 +22,7 @@ class KVCache:
         self.length = 0
         shapes = [
             (len(config.stage_layers(rank // config.tp_size)), config.rank_key_value_heads, capacity, config.head_size)
-            for rank in range(config.files)
+            for rank in range(config.mapping.files)
         ]
         self.keys: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]
         self.values: list[Float32] = [np.empty(shape, dtype=np.float32) for shape in shapes]

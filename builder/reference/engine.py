@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from builder.reference.config import Limits
 from builder.reference.errors import ReferenceModelError
 from builder.reference.folder import ENGINE_KIND, ENGINE_VERSION, ModelFolder, engine_metadata
+from builder.reference.limits import Limits
 from builder.reference.tensorfile import TensorFile, encode_header
 
 _BUFFER_BYTES = 4 << 20

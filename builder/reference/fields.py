@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from builder.reference.errors import ReferenceModelError
@@ -25,6 +25,12 @@ class Fields:
         """The object under `key`; empty where there is none."""
         return Fields(self.table.get(key) or {}, f"{self.where}: {key}")
 
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Of keys that aren't `known`, only those that are switched off (null or false) are accepted."""
+        for key, value in self.table.items():
+            if key not in known and value is not None and value is not False:
+                raise self.error(f"the key {key!r} is not known, it may change the result")
+
     def integer(self, key: str, default: int | None = None) -> int:
         value = self._value(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -39,6 +45,9 @@ class Fields:
 
     def optional_number(self, key: str) -> float | None:
         return None if self.table.get(key) is None else self.number(key)
+
+    def optional_integer(self, key: str) -> int | None:
+        return None if self.table.get(key) is None else self.integer(key)
 
     def boolean(self, key: str, default: bool = False) -> bool:
         value = self._value(key, default)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.reference.config import Config, Limits
+from builder.reference.config import Config
 from builder.reference.errors import ReferenceModelError
 from builder.reference.layout import HEAD, may_omit_head, rank_tensors
+from builder.reference.limits import Limits
 from builder.reference.tensorfile import TensorFile
 
 ENGINE_VERSION = "reference-1"
@@ -59,7 +60,7 @@ class ModelFolder:
         if not isinstance(pretrained, dict):
             raise ReferenceModelError(f"{config_path}: pretrained_config must be a JSON object")
         config = Config.from_dict(pretrained, str(config_path))
-        files = _rank_files(path, suffix, config.files)
+        files = _rank_files(path, suffix, config.mapping.files)
         for rank, file in enumerate(files):
             if limits is not None and dict(file.metadata) != engine_metadata(rank):
                 raise ReferenceModelError(f"{file.path}: not rank {rank} of a reference engine: {dict(file.metadata)}")

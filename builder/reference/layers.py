@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-from builder.reference.rotary import Rope
-from builder.reference.weights import Float32
+from builder.reference.floats import Float32
 
 
 def rms_norm(x: Float32, weight: Float32, epsilon: float) -> Float32:
@@ -25,27 +23,13 @@ def silu(x: Float32) -> Float32:
 
 
 def gelu_tanh(x: Float32) -> Float32:
-    """The approximation of gelu_new and gelu_pytorch_tanh."""
+    """The approximation with tanh: TensorRT-LLM has no other gelu (tensorrt_llm/functional.py)."""
     inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
     result: Float32 = np.float32(0.5) * x * (1 + np.tanh(inner))
     return result
 
 
-def gelu(x: Float32) -> Float32:
-    """The exact one; slow, since numpy has no error function."""
-    error = np.vectorize(math.erf, otypes=[np.float64])(x.astype(np.float64) / math.sqrt(2))
-    result: Float32 = (0.5 * x * (1 + error)).astype(np.float32)
-    return result
-
-
-ACTIVATE: Mapping[str, Callable[[Float32], Float32]] = {
-    "silu": silu,
-    "swiglu": silu,
-    "gelu": gelu,
-    "geglu": gelu,
-    "gelu_new": gelu_tanh,
-    "gelu_pytorch_tanh": gelu_tanh,
-}
+ACTIVATIONS: Mapping[str, Callable[[Float32], Float32]] = {"silu": silu, "gelu_tanh": gelu_tanh}
 
 
 def soft_capped(x: Float32, cap: float | None) -> Float32:
@@ -55,34 +39,6 @@ def soft_capped(x: Float32, cap: float | None) -> Float32:
         np.tanh(x, out=x)
         x *= np.float32(cap)
     return x
-
-
-class RotaryAngles:
-    """rope_gpt_neox: of what is turned of a head, element i of the first half turns with element i of the second."""
-
-    def __init__(self, rope: Rope, spans: Sequence[tuple[npt.NDArray[np.int64], int]]) -> None:
-        """For rows packed behind each other: of each sequence, their positions and how long it becomes."""
-        self._dim = rope.dim
-        if not rope.depends_on_length:
-            spans = [(np.concatenate([positions for positions, _ in spans]), 0)]
-        parts = [_sines(rope, positions, length) for positions, length in spans]
-        self._cos = np.concatenate([cosines for cosines, _ in parts])
-        self._sin = np.concatenate([sines for _, sines in parts])
-
-    def rotate(self, heads: Float32) -> None:
-        """Turn (rows, heads, head_size) in place; row i stands at positions[i]."""
-        first, second = np.split(heads[..., : self._dim], 2, axis=2)
-        turned = first * self._cos - second * self._sin
-        second *= self._cos
-        second += first * self._sin
-        first[:] = turned
-
-
-def _sines(rope: Rope, positions: npt.NDArray[np.int64], length: int) -> tuple[Float32, Float32]:
-    frequencies, magnitude = rope.frequencies(length)
-    angles = positions.astype(np.float32)[:, None, None] * frequencies
-    factor = np.float32(magnitude)
-    return np.cos(angles) * factor, np.sin(angles) * factor
 
 
 def causal_attention(

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builder.reference.config import STORED_DTYPES, Config
+from builder.reference.dequantize import NVFP4_BLOCK
+from builder.reference.errors import ReferenceModelError
 
 EMBEDDING = "transformer.vocab_embedding.weight"
 FINAL_NORM = "transformer.ln_f.weight"
@@ -40,10 +42,10 @@ def linears(config: Config, layer: int) -> Iterator[tuple[str, Shape]]:
     qkv = attention + 2 * config.rank_key_value_heads * config.head_size
     yield "attention.qkv", (qkv, hidden)
     yield "attention.dense", (hidden, attention)
-    if config.experts is not None and config.has_experts(layer):
-        experts, inner = config.experts.count // config.moe_ep_size, config.experts.intermediate_size
-        yield "mlp.fc", (experts, 2 * inner // config.moe_tp_size, hidden)
-        yield "mlp.proj", (experts, hidden, inner // config.moe_tp_size)
+    if experts := config.experts_of(layer):
+        count, inner = experts.count // config.mapping.moe_ep, experts.intermediate_size // config.mapping.moe_tp
+        yield "mlp.fc", (count, 2 * inner, hidden)
+        yield "mlp.proj", (count, hidden, inner)
         return
     inner = config.intermediate_size // config.tp_size
     if config.fused_mlp:
@@ -73,10 +75,9 @@ def rank_tensors(config: Config, rank: int) -> dict[str, Expected]:
             plain(f"{prefix}attention.q_layernorm.weight", config.head_size)
             plain(f"{prefix}attention.k_layernorm.weight", config.head_size)
         for name, shape in linears(config, layer):
-            algo = config.quantization.format_of(f"{prefix}{name}")
-            expected |= {f"{prefix}{name}.{key}": value for key, value in _parameters(config, algo, shape).items()}
-        if config.experts is not None and config.has_experts(layer):
-            expected[f"{prefix}mlp.router.weight"] = Expected(((config.experts.count, hidden),), ("F32", dtype))
+            expected |= _linear(config, f"{prefix}{name}", shape)
+        if experts := config.experts_of(layer):
+            expected[f"{prefix}mlp.router.weight"] = Expected(((experts.count, hidden),), ("F32",))
         for name, size in _biases(config):
             plain(f"{prefix}{name}.bias", size)
         if config.quantization.kv_algo:
@@ -85,7 +86,7 @@ def rank_tensors(config: Config, rank: int) -> dict[str, Expected]:
                 expected[f"{prefix}attention.{kind}_cache_scaling_factor"] = Expected(((1,), ()), ("F32",), True)
     if stage == config.pp_size - 1:
         plain(FINAL_NORM, hidden)
-        plain(HEAD, config.rank_vocab, hidden)
+        expected |= _linear(config, HEAD.removesuffix(".weight"), (config.rank_vocab, hidden))
     return expected
 
 
@@ -127,40 +128,41 @@ def _biases(config: Config) -> Iterator[tuple[str, int]]:
         yield "mlp.proj", hidden
 
 
-def _parameters(config: Config, algo: str | None, shape: Shape) -> dict[str, Expected]:
-    """The tensors of one linear, by what follows its name; `shape` is that of the weight, without quantisation."""
+def _linear(config: Config, name: str, shape: Shape) -> dict[str, Expected]:
+    """The tensors of a linear whose weight, if it weren't quantised, would have `shape`; experts come first in it."""
     *lead, rows, columns = shape
-    dtype = STORED_DTYPES[config.dtype]
-    floats = tuple(dict.fromkeys((dtype, "F32")))
-    if algo is None or config.quantization.rounds_when_built:
-        return {"weight": Expected((shape,), (dtype,))}
-    if algo == "FP8_PER_CHANNEL_PER_TOKEN":
-        return {
-            "weight": Expected((shape,), ("F8_E4M3",)),
-            "per_channel_scale": Expected(((rows,), (rows, 1)), ("F32",)),
-        }
-    if algo == "FP8":
-        scales = Expected(((lead[0], 1),), ("F32",)) if lead else _NUMBER
-        parameters = {"weight": Expected((shape,), ("F8_E4M3",)), "weights_scaling_factor": scales}
+    dtype, quantization = STORED_DTYPES[config.dtype], config.quantization
+    algo = quantization.format_of(name, experts=bool(lead))
+    parameters: dict[str, Expected] = {}
+    if algo is None or quantization.rounds_when_built:
+        parameters["weight"] = Expected((shape,), (dtype,))
+    elif algo == "FP8_PER_CHANNEL_PER_TOKEN":
+        parameters["weight"] = Expected((shape,), ("F8_E4M3",))
+        parameters["per_channel_scale"] = Expected(((rows,),), ("F32",))
+    elif algo == "FP8":
+        parameters["weight"] = Expected((shape,), ("F8_E4M3",))
+        parameters["weights_scaling_factor"] = Expected(((*lead, 1),), ("F32",)) if lead else _NUMBER
     elif algo == "NVFP4":
-        parameters = {
-            "weight": Expected(((rows, columns // 2),), ("U8",)),
-            "weights_scaling_factor": Expected(((rows, columns // 16),), ("F8_E4M3",)),
-            "weights_scaling_factor_2": _NUMBER,
-        }
+        parameters["weight"] = Expected(((rows, _share(name, columns, 2)),), ("U8",))
+        parameters["weights_scaling_factor"] = Expected(((rows, _share(name, columns, NVFP4_BLOCK)),), ("F8_E4M3",))
+        parameters["weights_scaling_factor_2"] = _NUMBER
     elif algo == "W8A8_SQ_PER_CHANNEL":
-        parameters = {
-            "weight": Expected((shape,), ("I8",)),
-            "weights_scaling_factor": Expected(((rows,), (rows, 1)), ("F32",)),
-            "prequant_scaling_factor": Expected(((columns,),), floats),
-        }
+        parameters["weight"] = Expected((shape,), ("I8",))
+        parameters["weights_scaling_factor"] = Expected(((rows,),), ("F32",))
     else:
-        groups = columns // config.quantization.group_size
-        parameters = {
-            "weight": Expected(((rows // 2, columns),), ("I8", "U8")),
-            "weights_scaling_factor": Expected(((rows, groups),), floats),
-            "prequant_scaling_factor": Expected(((columns,),), floats),
-        }
-        if algo == "W4A8_AWQ":
-            parameters["weights_scaling_factor_2"] = _NUMBER
-    return parameters if algo == "W4A16_AWQ" else parameters | {"activation_scaling_factor": _NUMBER}
+        groups = _share(name, columns, quantization.group_size)
+        parameters["weight"] = Expected(((_share(name, rows, 2), columns),), ("I8",))
+        parameters["weights_scaling_factor"] = Expected(((rows, groups),), (dtype, "F32"))
+    if algo in ("W4A16_AWQ", "W4A8_AWQ", "W8A8_SQ_PER_CHANNEL"):
+        parameters["prequant_scaling_factor"] = Expected(((columns,),), (dtype,))
+    if algo in ("FP8", "NVFP4", "W4A8_AWQ", "W8A8_SQ_PER_CHANNEL"):
+        parameters["activation_scaling_factor"] = _NUMBER
+    if algo == "W4A8_AWQ":
+        parameters["weights_scaling_factor_2"] = _NUMBER
+    return {f"{name}.{parameter}": expected for parameter, expected in parameters.items()}
+
+
+def _share(name: str, size: int, divisor: int) -> int:
+    if size % divisor:
+        raise ReferenceModelError(f"{name}: {size} is not a multiple of {divisor}, as its format needs")
+    return size // divisor

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from builder.reference.weights import Float32
+from builder.reference.floats import Float32
 
 _BLOCK_FEATURES = 4096
 _ROW_BY_ROW = 8

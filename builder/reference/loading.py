@@ -1,40 +1,38 @@
-"""The weights of a checkpoint as the reference model holds them: float32, shard by shard, laid out for its products."""
+"""The weights of a checkpoint as the reference model holds them: float32, shard by shard, laid out for its products.
+
+Tensors are widened one by one, of experts expert by expert, so that there never are two copies of the whole model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from builder.reference.config import Config
 from builder.reference.errors import ReferenceModelError
+from builder.reference.floats import Float32
+from builder.reference.layers import ACTIVATIONS
 from builder.reference.layout import EMBEDDING, HEAD, layer_prefix
 from builder.reference.linear import Linear
-from builder.reference.stored import effective
-from builder.reference.weights import Float32, RankWeights
-
-
-@dataclass(frozen=True)
-class Mlp:
-    """A gated MLP, or a rank's part of one: `fc_gate` is both halves in one product, the activated one first."""
-
-    fc_gate: Linear
-    proj: Linear
+from builder.reference.mlp import GatedMlp, Router
+from builder.reference.stored import cache_scale, effective
+from builder.reference.weights import RankWeights
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What one rank holds of a layer. `experts` has the number of each expert that is (partly) here.
+    """What one rank holds of a layer: an MLP, or some experts or parts of them, each with its number.
 
     `cache_scale` is that of a quantised KV cache.
     """
 
     qkv: Linear
     dense: Linear
-    mlp: Mlp | None
-    experts: tuple[tuple[int, Mlp], ...]
-    cache_scale: float
+    mlp: GatedMlp | None
+    experts: tuple[tuple[int, GatedMlp], ...]
+    cache_scale: np.float32
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Layer:
     """`norms` by TensorRT-LLM's names; biases are those of row-parallel linears, added once after the ranks' sum."""
 
     norms: dict[str, Float32]
-    router: Linear | None
+    router: Router | None
     dense_bias: Float32 | None
     proj_bias: Float32 | None
     shards: tuple[Shard, ...]
@@ -52,28 +50,35 @@ def load_layer(config: Config, ranks: Sequence[RankWeights], number: int, layer:
     """The layer that is `number` in the files of its stage, and `layer` in the model."""
     prefix = layer_prefix(number)
     norms = [name for name in ranks[0].file.tensors if name.startswith(prefix) and name.endswith("layernorm.weight")]
-    has_experts = config.has_experts(layer)
+    router = None
+    if experts := config.experts_of(layer):
+        linear = Linear(replicated(ranks, f"{prefix}mlp.router.weight"))
+        router = Router(linear, experts.per_token, experts.normalized)
     return Layer(
         norms={name.removeprefix(prefix).removesuffix(".weight"): replicated(ranks, name) for name in norms},
-        router=Linear(replicated(ranks, f"{prefix}mlp.router.weight")) if has_experts else None,
+        router=router,
         dense_bias=replicated(ranks, f"{prefix}attention.dense.bias") if config.dense_bias else None,
         proj_bias=replicated(ranks, f"{prefix}mlp.proj.bias") if config.mlp_bias else None,
-        shards=tuple(
-            _load_shard(config, rank, tensor_rank, prefix, has_experts) for tensor_rank, rank in enumerate(ranks)
-        ),
+        shards=tuple(_load_shard(config, rank, tensor_rank, prefix, layer) for tensor_rank, rank in enumerate(ranks)),
     )
 
 
 def load_embedding(config: Config, ranks: Sequence[RankWeights]) -> Float32:
-    """(vocab_size, hidden_size), put together where the ranks share it out."""
-    if not config.use_parallel_embedding:
-        return replicated(ranks, EMBEDDING)
-    parts = [rank.float32(EMBEDDING) for rank in ranks]
-    return np.concatenate(parts, axis=config.embedding_sharding_dim)[: config.vocab_size]
+    """(vocab_size, hidden_size), put together where the ranks share it out, and scaled where the model does."""
+    if config.use_parallel_embedding:
+        parts = [rank.float32(EMBEDDING) for rank in ranks]
+        embedding = np.concatenate(parts, axis=config.embedding_sharding_dim)[: config.vocab_size]
+    else:
+        embedding = replicated(ranks, EMBEDDING)
+    if config.embedding_scale is not None:
+        embedding *= np.float32(config.embedding_scale)
+    return embedding
 
 
-def load_head(rank: RankWeights) -> Linear:
-    return Linear(rank.float32(HEAD if HEAD in rank else EMBEDDING))
+def load_head(config: Config, rank: RankWeights) -> Linear:
+    if HEAD not in rank:
+        return Linear(rank.float32(EMBEDDING))
+    return Linear(effective(rank, HEAD.removesuffix(".weight"), config.quantization))
 
 
 def replicated(ranks: Sequence[RankWeights], name: str) -> Float32:
@@ -85,37 +90,48 @@ def replicated(ranks: Sequence[RankWeights], name: str) -> Float32:
     return ranks[0].float32(name)
 
 
-def _load_shard(config: Config, rank: RankWeights, tensor_rank: int, prefix: str, has_experts: bool) -> Shard:
-    quantization = config.quantization
-    bias = rank.float32(f"{prefix}attention.qkv.bias") if config.attn_bias else None
-    scale = f"{prefix}attention.kv_cache_scaling_factor"
+def _load_shard(config: Config, rank: RankWeights, tensor_rank: int, prefix: str, layer: int) -> Shard:
+    attention, quantization = f"{prefix}attention", config.quantization
+    bias = rank.float32(f"{attention}.qkv.bias") if config.attn_bias else None
+    has_experts = config.experts_of(layer) is not None
     return Shard(
-        qkv=Linear(effective(rank, f"{prefix}attention.qkv", quantization), bias),
-        dense=Linear(effective(rank, f"{prefix}attention.dense", quantization)),
+        qkv=Linear(effective(rank, f"{attention}.qkv", quantization), bias),
+        dense=Linear(effective(rank, f"{attention}.dense", quantization)),
         mlp=None if has_experts else _load_mlp(config, rank, f"{prefix}mlp."),
         experts=tuple(_load_experts(config, rank, tensor_rank, f"{prefix}mlp.")) if has_experts else (),
-        cache_scale=float(rank.float32(scale).reshape(())) if scale in rank else 1.0,
+        cache_scale=cache_scale(rank, attention) if quantization.kv_algo else np.float32(1),
     )
 
 
-def _load_mlp(config: Config, rank: RankWeights, prefix: str) -> Mlp:
-    fc = effective(rank, f"{prefix}fc", config.quantization)
-    if config.fused_mlp:
-        return Mlp(Linear(_activated_first(fc)), Linear(effective(rank, f"{prefix}proj", config.quantization)))
-    bias = None
-    if config.mlp_bias:
-        bias = np.concatenate([rank.float32(f"{prefix}fc.bias"), rank.float32(f"{prefix}gate.bias")])
-    fc_gate = np.concatenate([fc, effective(rank, f"{prefix}gate", config.quantization)])
-    return Mlp(Linear(fc_gate, bias), Linear(effective(rank, f"{prefix}proj", config.quantization)))
+def _load_mlp(config: Config, rank: RankWeights, prefix: str) -> GatedMlp:
+    def gated(part: Callable[[str], Float32]) -> Float32:
+        return _swapped(part("fc")) if config.fused_mlp else np.concatenate([part("fc"), part("gate")])
+
+    return GatedMlp(
+        Linear(
+            gated(lambda name: effective(rank, f"{prefix}{name}", config.quantization)),
+            gated(lambda name: rank.float32(f"{prefix}{name}.bias")) if config.mlp_bias else None,
+        ),
+        Linear(effective(rank, f"{prefix}proj", config.quantization)),
+        ACTIVATIONS[config.activation],
+    )
 
 
-def _load_experts(config: Config, rank: RankWeights, tensor_rank: int, prefix: str) -> list[tuple[int, Mlp]]:
-    fc = effective(rank, f"{prefix}fc", config.quantization)
-    proj = effective(rank, f"{prefix}proj", config.quantization)
-    first = tensor_rank % config.moe_ep_size * len(fc)
-    return [(first + i, Mlp(Linear(_activated_first(fc[i])), Linear(proj[i]))) for i in range(len(fc))]
+def _load_experts(config: Config, rank: RankWeights, tensor_rank: int, prefix: str) -> Iterator[tuple[int, GatedMlp]]:
+    count = rank.stored(f"{prefix}fc.weight").shape[0]
+    first = config.mapping.first_expert(tensor_rank, count)
+    for expert in range(count):
+        yield (
+            first + expert,
+            GatedMlp(
+                Linear(_swapped(effective(rank, f"{prefix}fc", config.quantization, expert))),
+                Linear(effective(rank, f"{prefix}proj", config.quantization, expert)),
+                ACTIVATIONS[config.activation],
+            ),
+        )
 
 
-def _activated_first(up_and_gate: Float32) -> Float32:
+def _swapped(up_and_gate: Float32) -> Float32:
+    """The activated half first: tensors that hold both have it last."""
     up, gate = np.split(up_and_gate, 2)
     return np.concatenate([gate, up])

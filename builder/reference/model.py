@@ -21,16 +21,19 @@ import numpy as np
 import numpy.typing as npt
 
 from builder.reference.cache import KVCache
-from builder.reference.config import Config, Limits
+from builder.reference.config import Config
 from builder.reference.dequantize import rounded_cache
 from builder.reference.errors import ReferenceModelError
+from builder.reference.floats import Float32
 from builder.reference.folder import ModelFolder
-from builder.reference.layers import ACTIVATE, RotaryAngles, causal_attention, rms_norm, soft_capped
+from builder.reference.layers import causal_attention, rms_norm, soft_capped
 from builder.reference.layout import FINAL_NORM
+from builder.reference.limits import Limits
 from builder.reference.linear import Linear
-from builder.reference.loading import Layer, Mlp, load_embedding, load_head, load_layer, replicated
-from builder.reference.rotary import Rope
-from builder.reference.weights import Float32, RankWeights
+from builder.reference.loading import Layer, load_embedding, load_head, load_layer, replicated
+from builder.reference.mlp import mixture
+from builder.reference.rotary import Rope, RotaryAngles
+from builder.reference.weights import RankWeights
 
 _CHUNK_ROWS = 256
 _CHUNK_SCORE_BYTES = 64 << 20
@@ -71,7 +74,6 @@ class ReferenceModel:
         self._stages = stages
         self._final_norm = final_norm
         self._heads = heads
-        self._activate = ACTIVATE[config.hidden_act]
         self._ropes = {rope for rope in (config.rope, config.local_rope) if rope is not None}
 
     @classmethod
@@ -83,7 +85,7 @@ class ReferenceModel:
         opened = ModelFolder.open(folder)
         config = opened.config
         weights = [RankWeights(file) for file in opened.ranks]
-        stage_ranks = [weights[first : first + config.tp_size] for first in range(0, config.files, config.tp_size)]
+        stage_ranks = [weights[first : first + config.tp_size] for first in range(0, len(weights), config.tp_size)]
         return cls(
             config,
             opened.limits,
@@ -96,7 +98,7 @@ class ReferenceModel:
                 for stage, ranks in enumerate(stage_ranks)
             ),
             replicated(stage_ranks[-1], FINAL_NORM),
-            tuple(load_head(rank) for rank in stage_ranks[-1]),
+            tuple(load_head(config, rank) for rank in stage_ranks[-1]),
         )
 
     @property
@@ -152,8 +154,6 @@ class ReferenceModel:
             angles={rope: RotaryAngles(rope, spans) for rope in self._ropes},
         )
         x = self._embedding[ids]
-        if self.config.embedding_scale is not None:
-            x = x * np.float32(self.config.embedding_scale)
         for stage, layers in enumerate(self._stages):
             for number, (index, layer) in enumerate(layers):
                 x = self._layer(x, layer, _Place(stage, number, index), batch)
@@ -170,10 +170,7 @@ class ReferenceModel:
         )
         x = x + (self._norm(attended, layer, "post_layernorm") if sandwich else attended)
         normed = self._norm(x, layer, "pre_feedforward_layernorm" if sandwich else "post_layernorm")
-        if layer.router is not None:
-            mixed = self._experts(normed, layer)
-        else:
-            mixed = _all_reduce([self._mlp(normed, shard.mlp) for shard in layer.shards if shard.mlp], layer.proj_bias)
+        mixed = _all_reduce(_feed_forward(normed, layer), layer.proj_bias)
         return x + (self._norm(mixed, layer, "post_feedforward_layernorm") if sandwich else mixed)
 
     def _norm(self, x: Float32, layer: Layer, name: str) -> Float32:
@@ -198,31 +195,6 @@ class ReferenceModel:
             seen = cache.store(rank, place.number, keys[rows], values[rows], window)
             mixed[rows] = causal_attention(queries[rows], *seen, config.query_scale, window, config.attention_soft_cap)
         return shard.dense(mixed)
-
-    def _mlp(self, x: Float32, mlp: Mlp) -> Float32:
-        activated, linear = np.split(mlp.fc_gate(x), 2, axis=1)
-        return mlp.proj(self._activate(activated) * linear)
-
-    def _experts(self, x: Float32, layer: Layer) -> Float32:
-        """Each token through its likeliest experts; of equal ones the first. Their weights are softmax's."""
-        experts = self.config.experts
-        if experts is None or layer.router is None:
-            raise AssertionError
-        scores = layer.router(x)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
-        chosen = np.argsort(-weights, axis=1, kind="stable")[:, : experts.per_token]
-        shares = np.zeros_like(weights)
-        np.put_along_axis(shares, chosen, np.take_along_axis(weights, chosen, axis=1), axis=1)
-        if experts.normalized:
-            shares /= shares.sum(axis=1, keepdims=True)
-        total = np.zeros_like(x)
-        for shard in layer.shards:
-            for number, mlp in shard.experts:
-                rows = np.flatnonzero(shares[:, number])
-                if len(rows):
-                    total[rows] += shares[rows, number, None] * self._mlp(x[rows], mlp)
-        return total
 
     def _logits(self, hidden: Float32) -> Float32:
         normed = rms_norm(hidden, self._final_norm, self.config.norm_epsilon)
@@ -250,6 +222,14 @@ class ReferenceModel:
 def _check_room(cache: KVCache, count: int) -> None:
     if cache.length + count > cache.capacity:
         raise ReferenceModelError(f"{count} more tokens than the {cache.length} held exceed {cache.capacity}")
+
+
+def _feed_forward(x: Float32, layer: Layer) -> list[Float32]:
+    """What each rank adds to the result of the MLP, or of the experts that the router chooses."""
+    if layer.router is None:
+        return [shard.mlp(x) for shard in layer.shards if shard.mlp is not None]
+    shares = layer.router(x)
+    return [mixture(x, shares, shard.experts) for shard in layer.shards]
 
 
 def _all_reduce(partial_results: Sequence[Float32], bias: Float32 | None) -> Float32:

@@ -1,169 +1,196 @@
-"""Rotary embeddings: how fast each pair of a head turns, and by how much what is turned grows.
-
-The types and their numbers are those of transformers (src/transformers/modeling_rope_utils.py, v5.24.0), which
-TensorRT-LLM's RopeEmbeddingUtils (tensorrt_llm/functional.py) follows: linear, dynamic, llama3, yarn, longrope.
-"""
+"""Rotary embeddings: read from config.json, and applied to queries and keys."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from builder.reference.fields import Fields
-from builder.reference.weights import Float32
+from builder.reference.floats import Float32
+from builder.reference.rope_scaling import (
+    NO_SCALING,
+    DynamicScaling,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    Scaling,
+    YarnScaling,
+)
+
+_ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True)
 class Rope:
-    """`dim` is how much of each head is turned. `numbers` are those of the type."""
+    """`dim` is how many elements of each head are turned."""
 
     base: float
     dim: int
-    max_positions: int
-    kind: str = "default"
-    numbers: Mapping[str, Any] = field(default_factory=dict)
+    scaling: Scaling = NO_SCALING
 
-    def __hash__(self) -> int:
-        return hash((self.base, self.dim, self.kind))
+    @cached_property
+    def _fixed(self) -> Float32:
+        return self.scaling.frequencies(self.base, self.dim, 0)
 
-    @property
-    def depends_on_length(self) -> bool:
-        """Whether a longer sequence turns differently."""
-        return self.kind in ("dynamic", "longrope")
-
-    def frequencies(self, length: int) -> tuple[Float32, float]:
-        """(dim / 2,) radians per position, and the factor of sines and cosines, for a sequence of `length` tokens."""
-        return _KINDS[self.kind](self, length)
+    def frequencies(self, length: int) -> Float32:
+        """(dim / 2,) radians per position in a sequence of `length` tokens."""
+        if self.scaling.depends_on_length:
+            return self.scaling.frequencies(self.base, self.dim, length)
+        return self._fixed
 
 
-def read_rope(fields: Fields, base: float, dim: int, max_positions: int) -> Rope:
-    """The rope of `rotary_scaling`. ReferenceModelError for a type or number that isn't known."""
-    if fields.table.get("rotary_scaling") is None:
-        return Rope(base, dim, max_positions)
+class RotaryAngles:
+    """rope_gpt_neox: of what is turned of a head, element i of the first half turns with element i of the second."""
+
+    def __init__(self, rope: Rope, spans: Sequence[tuple[npt.NDArray[np.int64], int]]) -> None:
+        """For rows packed behind each other: of each sequence, their positions and how long it becomes."""
+        self._dim = rope.dim
+        positions = np.concatenate([rows for rows, _ in spans]).astype(np.float32)[:, None, None]
+        if rope.scaling.depends_on_length:
+            frequencies = np.concatenate([[rope.frequencies(length)] * len(rows) for rows, length in spans])
+            angles = positions * frequencies[:, None]
+        else:
+            angles = positions * rope.frequencies(0)
+        self._cos, self._sin = np.cos(angles), np.sin(angles)
+        if rope.scaling.amplitude != 1:
+            self._cos *= np.float32(rope.scaling.amplitude)
+            self._sin *= np.float32(rope.scaling.amplitude)
+
+    def rotate(self, heads: Float32) -> None:
+        """Turn (rows, heads, head_size) in place; row i stands at positions[i]."""
+        first, second = np.split(heads[..., : self._dim], 2, axis=2)
+        turned = first * self._cos - second * self._sin
+        second *= self._cos
+        second += first * self._sin
+        first[:] = turned
+
+
+def read_rope(fields: Fields, base: float, dim: int) -> Rope:
+    """The rope of `rotary_scaling`. ReferenceModelError for a type or number that isn't known.
+
+    Phi-3 says longrope in keys of TensorRT-LLM's own as well, or instead.
+    """
+    embedding = fields.choice("position_embedding_type", ("rope_gpt_neox", "long_rope"), default="learned_absolute")
+    if fields.table.get("rotary_scaling") is not None:
+        scaling = _read_scaling(fields)
+    elif fields.table.get("longrope_scaling_short_factors") is not None:
+        scaling = _own_longrope(fields)
+    else:
+        scaling = NO_SCALING
+    if isinstance(scaling, LongRopeScaling):
+        for name, factors in (("short_factor", scaling.short_factors), ("long_factor", scaling.long_factors)):
+            if len(factors) != dim // 2:
+                raise fields.error(f"rotary_scaling: {name} must have {dim // 2} numbers")
+        _check_own_longrope(fields, scaling)
+    elif embedding == "long_rope":
+        raise fields.error("position_embedding_type long_rope needs the factors of longrope")
+    return Rope(base, dim, scaling)
+
+
+def _read_scaling(fields: Fields) -> Scaling:
     inner = fields.inner("rotary_scaling")
-    kinds = {inner.table[key] for key in ("type", "rope_type") if key in inner.table}
-    kind = str(kinds.pop()) if len(kinds) == 1 else ""
-    if kind not in _NUMBERS:
-        listed = ", ".join(_NUMBERS)
-        raise inner.error(f"type {kind!r} is not implemented; implemented: {listed}")
-    required, optional = _NUMBERS[kind]
-    if unknown := inner.table.keys() - {*required, *optional, "type", "rope_type"}:
+    kinds = [inner.table[key] for key in ("type", "rope_type") if key in inner.table] or [None]
+    kind = kinds[0]
+    if not isinstance(kind, str) or kind not in _SCALINGS or kinds[-1] != kind:
+        raise inner.error(
+            f"type {' and '.join(map(repr, kinds))} is not implemented; implemented: {', '.join(_SCALINGS)}"
+        )
+    read, names = _SCALINGS[kind]
+    if unknown := inner.table.keys() - {*names, "type", "rope_type"}:
         raise inner.error(f"the keys {', '.join(sorted(unknown))} are not known")
-    numbers: dict[str, Any] = {}
-    for name in (*required, *optional):
-        if name in required or inner.table.get(name) is not None:
-            numbers[name] = _number(inner, name)
-    if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
+    return read(inner, fields)
+
+
+def _linear(inner: Fields, _: Fields) -> Scaling:
+    return LinearScaling(inner.number("factor"))
+
+
+def _dynamic(inner: Fields, model: Fields) -> Scaling:
+    return DynamicScaling(inner.number("factor"), model.integer("max_position_embeddings"))
+
+
+def _llama3(inner: Fields, _: Fields) -> Scaling:
+    scaling = Llama3Scaling(
+        factor=inner.number("factor"),
+        low_freq_factor=inner.number("low_freq_factor"),
+        high_freq_factor=inner.number("high_freq_factor"),
+        original_positions=inner.integer(_ORIGINAL),
+    )
+    if scaling.low_freq_factor >= scaling.high_freq_factor:
         raise inner.error("low_freq_factor must be below high_freq_factor")
-    for name in ("short_factor", "long_factor"):
-        if len(numbers.get(name, ())) not in (0, dim // 2):
-            raise inner.error(f"{name} must have {dim // 2} numbers")
-    return Rope(base, dim, max_positions, kind, numbers)
+    return scaling
 
 
-_ORIGINAL = "original_max_position_embeddings"
+def _yarn(inner: Fields, model: Fields) -> Scaling:
+    original, factor = inner.optional_integer(_ORIGINAL), inner.optional_number("factor")
+    original = original or model.integer("max_position_embeddings")
+    mscale, all_dim = inner.optional_number("mscale"), inner.optional_number("mscale_all_dim")
+    return YarnScaling(
+        factor=factor or model.integer("max_position_embeddings") / original,
+        original_positions=original,
+        beta_fast=inner.number("beta_fast", YarnScaling.beta_fast),
+        beta_slow=inner.number("beta_slow", YarnScaling.beta_slow),
+        truncate=inner.boolean("truncate", YarnScaling.truncate),
+        attention_factor=inner.optional_number("attention_factor"),
+        mscales=(mscale, all_dim) if mscale is not None and all_dim is not None else None,
+    )
 
-_NUMBERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "linear": (("factor",), ()),
-    "dynamic": (("factor",), (_ORIGINAL,)),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL), ()),
+
+def _longrope(inner: Fields, model: Fields) -> Scaling:
+    original = inner.integer(_ORIGINAL)
+    return LongRopeScaling(
+        short_factors=inner.numbers("short_factor"),
+        long_factors=inner.numbers("long_factor"),
+        original_positions=original,
+        factor=inner.optional_number("factor") or model.integer("max_position_embeddings") / original,
+        attention_factor=inner.optional_number("attention_factor"),
+    )
+
+
+_SCALINGS: Mapping[str, tuple[Callable[[Fields, Fields], Scaling], tuple[str, ...]]] = {
+    "linear": (_linear, ("factor",)),
+    # transformers reads the model's max_position_embeddings instead of the original one
+    "dynamic": (_dynamic, ("factor", _ORIGINAL)),
+    "llama3": (_llama3, ("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL)),
     "yarn": (
-        ("factor",),
-        (_ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        _yarn,
+        (
+            "factor",
+            _ORIGINAL,
+            "attention_factor",
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
+        ),
     ),
-    "longrope": (("short_factor", "long_factor", _ORIGINAL), ("factor", "attention_factor")),
+    "longrope": (_longrope, ("short_factor", "long_factor", _ORIGINAL, "factor", "attention_factor")),
 }
-"""What each type must say, and what it may say."""
+"""Type → how it is read, and the numbers that it may have."""
 
 
-def _number(fields: Fields, name: str) -> Any:
-    if name == _ORIGINAL:
-        return fields.integer(name)
-    if name == "truncate":
-        return fields.boolean(name)
-    return fields.numbers(name) if name.endswith(("short_factor", "long_factor")) else fields.number(name)
+def _own_longrope(fields: Fields) -> Scaling:
+    original = fields.integer(_ORIGINAL)
+    return LongRopeScaling(
+        short_factors=fields.numbers("longrope_scaling_short_factors"),
+        long_factors=fields.numbers("longrope_scaling_long_factors"),
+        original_positions=original,
+        factor=fields.integer("max_position_embeddings") / original,
+    )
 
 
-def _plain(base: float, dim: int) -> npt.NDArray[np.float64]:
-    return np.asarray(1 / base ** (np.arange(0, dim, 2) / dim))
-
-
-def _default(rope: Rope, _: int) -> tuple[Float32, float]:
-    return _plain(rope.base, rope.dim).astype(np.float32), 1.0
-
-
-def _linear(rope: Rope, _: int) -> tuple[Float32, float]:
-    return _plain(rope.base, rope.dim).astype(np.float32) / np.float32(rope.numbers["factor"]), 1.0
-
-
-def _dynamic(rope: Rope, length: int) -> tuple[Float32, float]:
-    """NTK: the base grows with what is longer than the model was trained for."""
-    factor, original = rope.numbers["factor"], rope.numbers.get(_ORIGINAL, rope.max_positions)
-    growth = factor * max(length, original) / original - (factor - 1)
-    return _plain(rope.base * growth ** (rope.dim / (rope.dim - 2)), rope.dim).astype(np.float32), 1.0
-
-
-def _llama3(rope: Rope, _: int) -> tuple[Float32, float]:
-    """Long wavelengths divided by the factor, short ones left, those between interpolated (Llama 3.1)."""
-    numbers = rope.numbers
-    frequencies = _plain(rope.base, rope.dim).astype(np.float32)
-    # turns that a frequency makes over the original context, placed between the two factors: 0 = long, 1 = short wave
-    turns = numbers[_ORIGINAL] * frequencies.astype(np.float64) / (2 * math.pi)
-    share = (turns - numbers["low_freq_factor"]) / (numbers["high_freq_factor"] - numbers["low_freq_factor"])
-    smooth = np.clip(share, 0, 1)
-    return (frequencies * ((1 - smooth) / numbers["factor"] + smooth)).astype(np.float32), 1.0
-
-
-def _yarn(rope: Rope, _: int) -> tuple[Float32, float]:
-    """Slow pairs divided by the factor, fast ones left, a ramp between them (arXiv:2309.00071)."""
-    numbers, factor = rope.numbers, rope.numbers["factor"]
-    original = numbers.get(_ORIGINAL, rope.max_positions)
-
-    def dimension(turns: float) -> float:
-        return rope.dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
-
-    low, high = dimension(numbers.get("beta_fast", 32.0)), dimension(numbers.get("beta_slow", 1.0))
-    if numbers.get("truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.dim - 1)
-    ramp = np.clip((np.arange(rope.dim // 2) - low) / max(high - low, 0.001), 0, 1)
-    plain = _plain(rope.base, rope.dim)
-    return (plain / factor * ramp + plain * (1 - ramp)).astype(np.float32), _yarn_magnitude(numbers, factor)
-
-
-def _yarn_magnitude(numbers: Mapping[str, Any], factor: float) -> float:
-    def grown(mscale: float) -> float:
-        return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-    if "attention_factor" in numbers:
-        return float(numbers["attention_factor"])
-    if "mscale" in numbers and "mscale_all_dim" in numbers:
-        return grown(numbers["mscale"]) / grown(numbers["mscale_all_dim"])
-    return grown(1.0)
-
-
-def _longrope(rope: Rope, length: int) -> tuple[Float32, float]:
-    """Every pair has its own factor: one list for sequences within the original context, one beyond it."""
-    numbers = rope.numbers
-    original = numbers[_ORIGINAL]
-    factors = np.asarray(numbers["long_factor" if length > original else "short_factor"], dtype=np.float32)
-    factor = numbers.get("factor", rope.max_positions / original)
-    magnitude = numbers.get("attention_factor")
-    if magnitude is None:
-        magnitude = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-    return (_plain(rope.base, rope.dim).astype(np.float32) / factors).astype(np.float32), float(magnitude)
-
-
-_KINDS: Mapping[str, Callable[[Rope, int], tuple[Float32, float]]] = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "yarn": _yarn,
-    "longrope": _longrope,
-}
+def _check_own_longrope(fields: Fields, scaling: LongRopeScaling) -> None:
+    """What TensorRT-LLM reads must be what rotary_scaling says."""
+    said = {
+        "longrope_scaling_short_factors": list(scaling.short_factors),
+        "longrope_scaling_long_factors": list(scaling.long_factors),
+        _ORIGINAL: scaling.original_positions,
+    }
+    for key, value in said.items():
+        if fields.table.get(key, value) != value:
+            raise fields.error(f"{key} contradicts rotary_scaling")

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from builder.reference.errors import ReferenceModelError
-from builder.reference.weights import Float32
+from builder.reference.floats import Float32
 
 _LEAST_TEMPERATURE = 1e-6
 """So that quotients stay finite; TensorRT-LLM adds as much to every temperature but 1."""

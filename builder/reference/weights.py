@@ -1,4 +1,4 @@
-"""The tensors of one rank as float32 arrays."""
+"""The tensors of one rank: as they are stored, and as float32 arrays."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from builder.reference.floats import Float32, bfloat16_values, e4m3_values, looked_up
 from builder.reference.tensorfile import TensorFile
 
-Float32 = npt.NDArray[np.float32]
-
-# bfloat16, the upper half of float32, is carried as its bits, and so is FP8
 _CARRIERS: dict[str, npt.DTypeLike] = {
     "F16": np.float16,
     "BF16": np.uint16,
@@ -32,15 +30,20 @@ class RankWeights:
     def __contains__(self, name: str) -> bool:
         return name in self.file.tensors
 
+    def dtype(self, name: str) -> str:
+        """As safetensors spells it: "BF16", …"""
+        return self.file.tensors[name].dtype
+
     def stored(self, name: str) -> npt.NDArray[Any]:
         """A read-only view of the tensor as it is stored; bfloat16 and FP8 as their bits."""
         entry = self.file.tensors[name]
         return self._bytes[entry.begin : entry.end].view(_CARRIERS[entry.dtype]).reshape(entry.shape)
 
-    def float32(self, name: str) -> Float32:
-        stored = self.stored(name)
-        if stored.dtype == np.uint16:
-            bits = stored.astype(np.uint32)
-            bits <<= 16
-            return bits.view(np.float32)
+    def float32(self, name: str, index: int | None = None) -> Float32:
+        """The tensor, or of its first dimension the one at `index`, each number exactly as it is."""
+        stored = self.stored(name) if index is None else self.stored(name)[index]
+        if self.dtype(name) == "BF16":
+            return bfloat16_values(stored)
+        if self.dtype(name) == "F8_E4M3":
+            return looked_up(e4m3_values(), stored)
         return np.array(stored, dtype=np.float32)
