@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from builder.checkpoint.convert import convert
 from builder.model.config import load_config
+from builder.model.layout import Split
 from builder.model.spec import ModelSpec
 from builder.reference.model import ReferenceModel
 from builder.store import Workspace
@@ -57,7 +58,7 @@ def model(request: pytest.FixtureRequest, smollm2: SmolLM2, tmp_path_factory: py
     tp, pp = request.param
     folder: Path = tmp_path_factory.mktemp(f"tp{tp}-pp{pp}")
     spec = ModelSpec.from_config(load_config(smollm2.folder), smollm2.folder)
-    convert(smollm2.folder, spec, Workspace(folder), tp=tp, pp=pp)
+    convert(smollm2.folder, spec, Workspace(folder), Split(tp, pp))
     assert len(list(folder.glob("rank*.safetensors"))) == tp * pp
     return ReferenceModel.load(folder)
 

@@ -86,25 +86,33 @@ def parallel_embedding(spec: ModelSpec, split: Split) -> Split:
 def excluded_modules(spec: ModelSpec, split: Split) -> list[str]:
     """quantization.exclude_modules of a checkpoint whose weights were published quantised: what stays as it was.
 
+    A list replaces the one that TensorRT-LLM has for itself, so that it must name routers, which are linears there
+    (quantize_layers in tensorrt_llm/quantization/quantize.py).
+
     SourceError where ranks would disagree: layers are numbered anew on every pipeline stage.
     """
     if spec.quantization is None:
         return []
-    stages = [
-        {name for name, quantized in _Rank(spec, split, stage * split.tp).linear_names() if not quantized}
-        for stage in range(split.pp)
-    ]
-    union = sorted(set().union(*stages))
-    for stage, excluded in enumerate(stages):
-        names = {name for name, _ in _Rank(spec, split, stage * split.tp).linear_names()}
-        if excluded != names.intersection(union):
-            raise SourceError(
-                "pipeline stages would differ in which of their layers are quantised",
-                why="layers are numbered from 0 on every stage, and one config.json stands for all of them",
-                hint="use tensor parallelism alone",
-                code="MIXED_STAGES",
-            )
-    return ["lm_head", *union]
+    stages = [_Rank(spec, split, stage * split.tp).modules() for stage in range(split.pp)]
+    union = sorted({name for stage in stages for name, quantized in stage.items() if not quantized})
+    if any(quantized and name in union for stage in stages for name, quantized in stage.items()):
+        raise SourceError(
+            "pipeline stages would differ in which of their layers are quantised",
+            why="layers are numbered from 0 on every stage, and one config.json stands for all of them",
+            hint="use tensor parallelism alone",
+            code="MIXED_STAGES",
+        )
+    routers = ["*router"] if spec.experts is not None else []
+    return ["lm_head", *routers, *union]
+
+
+def _mixed(name: str) -> SourceError:
+    return SourceError(
+        f"some of the linears that make {name} are quantised, and others aren't",
+        why="TensorRT-LLM treats all of them alike",
+        hint="use the pytorch flow, which keeps them apart",
+        code="MIXED_FUSION",
+    )
 
 
 @dataclass(frozen=True)
@@ -144,13 +152,22 @@ class _Rank:
             yield self._norm("transformer.ln_f.weight", f"{self.prefix}norm.weight", spec.hidden_size)
             yield self._head()
 
-    def linear_names(self) -> Iterator[tuple[str, bool]]:
-        """Every linear of the layers, and whether it is quantised."""
+    def modules(self) -> dict[str, bool]:
+        """Every module of the layers that TensorRT-LLM quantises as a whole, and whether it is quantised.
+
+        That is a linear, or the attention or MLP that has it: for experts, and with FP8 scaled by rows
+        (fp8_rowwise_quantize in tensorrt_llm/quantization/quantize.py). SourceError where parts of one disagree.
+        """
+        found: dict[str, bool] = {}
+        rowwise = self.spec.quantization is not None and self.spec.quantization.precision == "fp8-rowwise"
         for number, layer in self._layers():
-            for name, parts, _ in self._linears(
-                f"transformer.layers.{number}.", f"{self.prefix}layers.{layer}.", self.spec.layers[layer]
-            ):
-                yield name, self._quantized(name, parts)
+            target, source = f"transformer.layers.{number}.", f"{self.prefix}layers.{layer}."
+            for name, parts, lead in self._linears(target, source, self.spec.layers[layer]):
+                module = name.rpartition(".")[0] if rowwise or lead else name
+                quantized = self._quantized(name, parts)
+                if found.setdefault(module, quantized) != quantized:
+                    raise _mixed(module)
+        return found
 
     def _layers(self) -> Iterator[tuple[int, int]]:
         return enumerate(stage_layers(self.spec.num_hidden_layers, self.split.pp, self.stage))
@@ -306,12 +323,7 @@ class _Rank:
             return False
         excluded = {part.module in self.exclusions for part in parts}
         if len(excluded) > 1:
-            raise SourceError(
-                f"some of the linears that make {name} are quantised, and others aren't",
-                why="TensorRT-LLM has one tensor for all of them",
-                hint="use the pytorch flow, which keeps them apart",
-                code="MIXED_FUSION",
-            )
+            raise _mixed(name)
         return not excluded.pop()
 
     def _format(self, quantized: bool) -> Linears:
