@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from builder.checkpoint.floats import CONVERTIBLE
+import numpy as np
+
+from builder.checkpoint.floats import CONVERTIBLE, Array, carrier
 from builder.errors import SourceError
 from builder.model.families import families
 from builder.model.layout import Slice, source_tensors
@@ -63,6 +65,16 @@ class SourceWeights:
             if count == 0:
                 raise SourceError("the file became shorter while it was read", where=info.file, code="SHARD_TRUNCATED")
             filled += count
+
+    def array(self, name: str, rows: slice = slice(None)) -> Array:
+        """Some rows of a tensor, in the carrier of its dtype."""
+        info = self.tensors[name]
+        first, last, _ = rows.indices(info.shape[0] if info.shape else 1)
+        row_bytes = info.nbytes // (info.shape[0] if info.shape else 1)
+        values = np.empty((last - first) * row_bytes, dtype=np.uint8)
+        self.read(info, first * row_bytes, values.data)
+        shape = (last - first, *info.shape[1:]) if info.shape else ()
+        return values.view(carrier(info.dtype)).reshape(shape)
 
     def _check_names(self, needed: Mapping[str, Slice], optional: Mapping[str, Slice]) -> None:
         if missing := [name for name in needed if name not in self.tensors]:

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": "Show units, their stages, and what is known to fail.",
     "explain": "Show every value of a unit, where it comes from, and what it needs.",
     "build": "Build what isn't built yet.",
+    "verify": "Check checkpoints against the models that they were made from.",
     "publish": "Publish built units as a release.",
     "pull": "Fetch a release into a folder.",
     "list": "List the releases of a repository.",
