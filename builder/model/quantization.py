@@ -216,5 +216,16 @@ def _kv_cache(fields: Fields) -> str | None:
 
 
 def _activations(fields: Fields) -> str | None:
+    """`activation_scheme`, or what compressed-tensors says of the activations of its one group."""
     scheme = fields.get("activation_scheme")
-    return scheme if scheme in ("static", "dynamic") else None
+    if scheme in ("static", "dynamic"):
+        return str(scheme)
+    groups = fields.get("config_groups")
+    found = [
+        group["input_activations"]
+        for group in (groups.values() if isinstance(groups, Mapping) else ())
+        if isinstance(group, Mapping) and isinstance(group.get("input_activations"), Mapping)
+    ]
+    if len(found) != 1:
+        return None
+    return "static" if found[0].get("dynamic") is False else "dynamic"

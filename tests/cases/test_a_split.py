@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.model.layout import rank_tensors
+from builder.model.layout import Split, rank_tensors
+from tests.cases.conversions import converted, sized, write_model
 from tests.cases.support import AS_PUBLISHED, AWQ, TEXTS, config_of, plan, unit_of
+from tests.unit.checkpoint.reassembly import Checkpoint, assert_same_tensors
 
 
 class TestA05:
@@ -56,10 +58,10 @@ class TestA07:
     """https://github.com/NVIDIA/TensorRT-LLM/issues/2310: Qwen2-1.5B with tp=4 is legal, each of its two KV heads is
     held by two ranks; the converter forgot the biases. Also pytorch/torchtitan issue 2577."""
 
+    MODEL = "Qwen--Qwen2-1.5B-Instruct"
+
     def test_a07_fewer_kv_heads_than_ranks_are_replicated_not_refused(self, tmp_path: Path) -> None:
-        planned = plan(
-            tmp_path, config_of("Qwen--Qwen2-1.5B-Instruct"), parallelism={"tensor": 4}, target={"sku": "l40s-48gb"}
-        )
+        planned = plan(tmp_path, config_of(self.MODEL), parallelism={"tensor": 4}, target={"sku": "l40s-48gb"})
         assert not planned.refused
         finding = planned["KV_HEADS_REPLICATED"]
         assert finding.severity == "warn"
@@ -69,24 +71,34 @@ class TestA07:
         assert "replicated" in finding.message
 
     def test_a07_weights_and_biases_of_a_rank_hold_its_query_heads_and_one_kv_head(self, tmp_path: Path) -> None:
-        """A Llama of the same sizes, with biases: (12 / 4 + 2 x 1) x 128 = 640 rows. Two ranks share each KV head."""
-        sizes = {
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "num_hidden_layers": 28,
-            "attention_bias": True,
-        }
-        spec = unit_of(tmp_path, config_of("meta-llama--Llama-2-7b-hf", **sizes)).spec
-        ranks = [{tensor.name: tensor for tensor in rank_tensors(spec, 4, 1, rank)} for rank in range(4)]
+        """(12 / 4 + 2 x 1) x 128 = 640 rows. Two ranks share each KV head."""
+        spec = unit_of(tmp_path, config_of(self.MODEL)).spec
+        ranks = [{tensor.name: tensor for tensor in rank_tensors(spec, Split(4), rank)} for rank in range(4)]
         for rank, tensors in enumerate(ranks):
             for kind, shape in (("weight", (640, 1536)), ("bias", (640,))):
-                qkv = tensors[f"transformer.layers.0.attention.qkv.{kind}"]
+                qkv = tensors[f"transformer.layers.27.attention.qkv.{kind}"]
                 assert qkv.shape == shape
                 query, key, value = qkv.slices
                 assert (query.start, query.stop) == (384 * rank, 384 * (rank + 1))
                 assert (key.start, key.stop) == (value.start, value.stop) == (128 * (rank // 2), 128 * (rank // 2 + 1))
+
+    @pytest.mark.parametrize("split", [Split(4), Split(12), Split(4, 2), Split(1)], ids=["4", "12", "4-pp2", "1"])
+    def test_a07_converted_ranks_hold_every_weight_and_bias(self, tmp_path: Path, split: Split) -> None:
+        """Two layers with an MLP that twelve ranks can share, which hold each KV head six times."""
+        config = sized(self.MODEL, num_hidden_layers=2, intermediate_size=768, vocab_size=1000)
+        biases = {"q": 1536, "k": 256, "v": 256}
+        tensors = write_model(
+            tmp_path / "model",
+            config,
+            {f"model.layers.{n}.self_attn.{part}_proj.bias": (rows,) for n in (0, 1) for part, rows in biases.items()},
+        )
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+        checkpoint = Checkpoint.load(converted(tmp_path / "model", config, split))
+        rows = (12 // split.tp + 2 * max(1, 2 // split.tp)) * 128
+        for rank in checkpoint.ranks:
+            qkv = [rank[f"transformer.layers.0.attention.qkv.{kind}"].shape for kind in ("weight", "bias")]
+            assert qkv == [(rows, 1536), (rows,)]
+        assert_same_tensors(checkpoint.reassembled(), tensors)
 
     def test_a07_a_model_with_one_kv_head_per_rank_replicates_nothing(self, tmp_path: Path) -> None:
         """Qwen2-7B has four: 2 x 28 layers x 1 head x 128 x 2 bytes = 14,336 of 57,344."""

@@ -13,10 +13,10 @@ so that |w - v| is at most half the step between the two numbers of the format a
                  E4M3, which may make it smaller by 2^-4: then up to 6·(1 + 2^-4) = 6.375 are stored as 6, within the
                  half step of 1 that holds above 4. Of a block whose scale rounds to 0 nothing is claimed.
 
-AWQ and SmoothQuant divide the weight's columns by the pre-quantisation scale p first: there w stands for w / p. ModelOpt
-computes that in the model's dtype, and again where linears are fused and share one p, which is rounded as well: four
-roundings, 4 · 2^-9 · |w| for bfloat16, are allowed besides. The others allow two, for weights that ModelOpt reads in
-another dtype than they are published in.
+AWQ and SmoothQuant divide the weight's columns by the pre-quantisation scale p first: there w stands for w / p.
+ModelOpt divides in the model's dtype, and again where linears are fused and share one p; p is rounded, so is what it is
+replaced with, and so is w / s before it becomes a code: five roundings, 5 · 2^-9 · |w| for bfloat16, are allowed besides.
+The others allow two, for weights that ModelOpt reads in another dtype than they are published in.
 """
 
 from __future__ import annotations

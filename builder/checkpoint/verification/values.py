@@ -154,7 +154,7 @@ class _Comparison:
         limit = np.zeros_like(theirs, dtype=np.float64)
         if not exact:
             limit = BOUNDS[algo](theirs / smoothing, ours / smoothing, scale) * smoothing
-            roundings = 2 if np.ndim(smoothing) == 0 else 4
+            roundings = 2 if np.ndim(smoothing) == 0 else 5
             limit += np.abs(theirs) * roundings * ROUNDING[STORED_DTYPES[self.config.dtype]]
         error = np.abs(ours.astype(np.float64) - theirs)
         finite = np.isfinite(limit) & (limit > 0)
