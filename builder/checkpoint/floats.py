@@ -19,7 +19,7 @@ _FP8_MAX = 448.0
 
 def carrier(dtype: str) -> npt.DTypeLike:
     """The numpy type that holds this format: bfloat16 travels as its bits, in uint16; others are bytes."""
-    return _CARRIERS.get(dtype, np.uint8)
+    return np.uint32 if dtype == "I32" else _CARRIERS.get(dtype, np.uint8)
 
 
 def widen(values: Array, dtype: str) -> Array:

@@ -15,8 +15,8 @@ so that |w - v| is at most half the step between the two numbers of the format a
 
 AWQ and SmoothQuant divide the weight's columns by the pre-quantisation scale p first: there w stands for w / p.
 ModelOpt divides in the model's dtype, and again where linears are fused and share one p; p is rounded, so is what it is
-replaced with, and so is w / s before it becomes a code: five roundings, 5 · 2^-9 · |w| for bfloat16, are allowed besides.
-The others allow two, for weights that ModelOpt reads in another dtype than they are published in.
+replaced with, and so is w / s before it becomes a code: five roundings, 5 · 2^-9 · |w| for bfloat16, are allowed
+besides. The others allow two, for weights that ModelOpt reads in another dtype than they are published in.
 """
 
 from __future__ import annotations

@@ -46,8 +46,7 @@ def source_values(weights: SourceWeights, spec: ModelSpec, piece: Piece) -> Floa
 
 def _gptq(weights: SourceWeights, module: str, scales: Float32) -> Float32:
     """(q - 8) · scale: eight numbers of 4 bits in each word, along the inputs; scales (inputs / group, outputs)."""
-    words = weights.array(f"{module}.qweight").view(np.uint32)
-    words = words.reshape(-1, scales.shape[1])
+    words = weights.array(f"{module}.qweight")
     codes = (words[:, None, :] >> (4 * np.arange(8, dtype=np.uint32))[None, :, None]) & 15
     values = codes.reshape(-1, scales.shape[1]).astype(np.float32) - 8
     values *= np.repeat(scales, len(values) // len(scales), axis=0)
