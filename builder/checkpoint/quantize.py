@@ -1,46 +1,46 @@
-"""Quantisation by NVIDIA's ModelOpt, in a process of its own.
-
-The child (`python -m builder.checkpoint.modelopt`) is told the job as JSON on its standard input, and tells what it
-does as JSON lines on its standard output. It gets no secrets and no network; its memory is gone when it ends.
-"""
+"""Quantisation of a model by NVIDIA's ModelOpt, in a process of its own: see `builder.checkpoint.modelopt`."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
-from builder.errors import BuilderError, HostError, SourceError, ToolchainError, disk_errors
-from builder.model.spec import ModelSpec
+from packaging.version import InvalidVersion, Version
+
+from builder.checkpoint.modelopt.child import run
+from builder.checkpoint.modelopt.complaints import complaint, export_unsupported
+from builder.checkpoint.modelopt.configs import FLOATS
+from builder.checkpoint.modelopt.limits import OLDEST, block_size, fitting_blocks, unexported, unquantized_head
+from builder.errors import HostError, PlanRefused, ToolchainError, disk_errors
+from builder.model.spec import ModelSpec, stage_layers
+from builder.model.stored import DTYPE_BYTES
+from builder.model.weights import parameter_count, weights
 from builder.store.digests import Advance, hash_file, ignore_progress
 from builder.store.local import Workspace
 
 Finish = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes config.json of what ModelOpt wrote into it."""
 
-_NEEDED = ("modelopt", "torch", "transformers")
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
-_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-_TAIL = 4000
+_NEEDED = ("modelopt", "torch", "transformers", "accelerate")
+_SPLIT_ROLES = ("attention_out", "row", "expert_row")
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """Everything that shapes the output. `precision` is the catalog's name; `export_format` "tensorrt_llm" or "hf"."""
+    """Everything that shapes the output.
+
+    precision: the catalog's name: fp8, fp8-rowwise, nvfp4, int4-awq, w4a8-awq, int8-sq; fp16 or bf16 for a KV cache
+        that is quantised alone. kv_cache: None, "fp8", "int8", "nvfp4". dtype: of what isn't quantised.
+    group_size: weights of INT4 that share a scale; None: as the library has it.
+    export_format: "tensorrt_llm", split over tp tensor ranks and pp pipeline stages, or "hf", which is whole.
+    max_length, batch_size: tokens of a text that are used, texts that are run together.
+    modelopt_recipe: a YAML file that says how; it must make what the other fields say.
+    """
 
     precision: str
     dtype: str
@@ -56,9 +56,15 @@ class Quantization:
     seed: int = 1234
     modelopt_recipe: Path | None = None
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether anything is measured on texts: the scales of row-wise FP8 are those of weights and of each token."""
+        return self.precision != "fp8-rowwise" or self.kv_cache is not None or self.modelopt_recipe is not None
+
 
 def require_modelopt(wanted: str | None = None) -> str:
-    """The installed version of ModelOpt. HostError MODELOPT_MISSING, or MODELOPT_VERSION if it isn't `wanted`."""
+    """The installed version of ModelOpt. HostError MODELOPT_MISSING, or MODELOPT_VERSION if it isn't `wanted`, or is
+    older than any that is known here."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     try:
         found = version("nvidia-modelopt")
@@ -77,7 +83,21 @@ def require_modelopt(wanted: str | None = None) -> str:
             hint=f"pip install nvidia-modelopt=={wanted}",
             code="MODELOPT_VERSION",
         )
+    if too_old(found):
+        raise HostError(
+            f"ModelOpt {found} is installed, which is older than {'.'.join(map(str, OLDEST))}",
+            hint="pip install 'engine-builder[modelopt]'",
+            code="MODELOPT_VERSION",
+        )
     return found
+
+
+def too_old(found: str) -> bool:
+    """Whether a version of ModelOpt is older than any that is known here; builds of its own aren't."""
+    try:
+        return Version(found).release[: len(OLDEST)] < OLDEST
+    except InvalidVersion:
+        return False
 
 
 def quantize(
@@ -92,29 +112,24 @@ def quantize(
 ) -> dict[str, Any]:
     """Quantise the model in folder `source`, measuring on `texts`, and write the checkpoint to `out`.
 
-    `advance` is told calibration texts as they are run. Returns facts: versions, device, seconds, peak memory.
+    In TensorRT-LLM's format: config.json, of which `finish` makes the final one, and rank0.safetensors, … with
+    `transformer.vocab_embedding.weight` split over the tensor ranks as with use_parallel_embedding, dim 0, and the head
+    stored, tied or not. In Hugging Face's: what TensorRT-LLM's PyTorch flow reads, tokenizer and all. The same job
+    gives the same bytes.
 
-    HostError if the library isn't there or memory runs out, ToolchainError for what the library can't do, SourceError
-    for a model or texts that it can't read. Nothing runs on after the call, however it ends.
+    `advance` is told texts that are done. Returns facts: versions, device, texts, tokens, seconds, peak memory.
+
+    HostError if the library isn't there, or memory or disk run out; ToolchainError for what the library can't do;
+    SourceError for a model, tokenizer or texts that it can't read; RecipeError for a ModelOpt recipe that can't be
+    used. Nothing runs on after the call, however it ends.
     """
     require_modelopt()
-    if not texts or not any(text.strip() for text in texts):
-        raise SourceError(
-            "there is no text to measure activations with", hint="see calibration.dataset", code="TEXT_EMPTY"
-        )
-    request = {
-        **asdict(job),
-        "modelopt_recipe": str(job.modelopt_recipe) if job.modelopt_recipe else None,
-        "architecture": spec.architecture,
-        "model_type": spec.model_type,
-        "source": str(source),
-        "out": str(out.path),
-        "texts": list(texts),
-    }
-    facts = _run(request, advance)
+    request = _request(source, spec, texts, job, out)
+    _check(spec, job, request)
+    facts = run(request, advance)
     with disk_errors(out.path):
-        config = out.path / "config.json"
         if finish is not None and job.export_format == "tensorrt_llm":
+            config = out.path / "config.json"
             made = finish(json.loads(config.read_text()))
             config.write_text(json.dumps(made, indent=2, allow_nan=False) + "\n")
         for file in sorted(out.path.rglob("*")):
@@ -123,98 +138,52 @@ def quantize(
     return facts
 
 
-def _run(request: Mapping[str, Any], advance: Advance) -> dict[str, Any]:
-    command = [sys.executable, "-m", "builder.checkpoint.modelopt"]
-    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | _OFFLINE
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    with TemporaryFile() as errors:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-        try:
-            return _talk(child, request, advance, errors)
-        finally:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+def _request(source: Path, spec: ModelSpec, texts: Sequence[str], job: Quantization, out: Workspace) -> dict[str, Any]:
+    """The job as the worker gets it: plain values."""
+    stages = [stage_layers(spec.num_hidden_layers, job.pp, stage) for stage in range(job.pp)]
+    return {
+        **asdict(job),
+        "modelopt_recipe": str(job.modelopt_recipe.absolute()) if job.modelopt_recipe else None,
+        "architecture": spec.architecture,
+        "model_type": spec.model_type,
+        "vocab_size": spec.vocab_size,
+        "tied": spec.tie_word_embeddings,
+        "kv_heads": spec.num_key_value_heads,
+        "model_bytes": parameter_count(spec) * DTYPE_BYTES[job.dtype],
+        "stages": [[layers.start, layers.stop] for layers in stages],
+        "source": str(source.absolute()),
+        "out": str(out.path.absolute()),
+        "texts": list(texts) if job.calibrated else [],
+    }
 
 
-def _talk(
-    child: subprocess.Popen[bytes], request: Mapping[str, Any], advance: Advance, errors: IO[bytes]
-) -> dict[str, Any]:
-    if child.stdin is None or child.stdout is None:
-        raise AssertionError
-    try:
-        child.stdin.write(json.dumps(request).encode())
-        child.stdin.close()
-    except BrokenPipeError:
-        pass  # it says why on its way out
-    facts: dict[str, Any] | None = None
-    for line in child.stdout:
-        try:
-            told = json.loads(line)
-        except ValueError:
-            continue  # the libraries print what they like
-        match told:
-            case {"texts": int(count)}:
-                advance(count)
-            case {"facts": dict(facts)}:
-                pass
-            case {"error": str(kind), "message": str(message)}:
-                raise _error(kind, message, request)
-    status = child.wait()
-    if facts is not None and status == 0:
-        return facts
-    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL))
-    tail = errors.read().decode(errors="replace").strip().splitlines()
-    if status == -signal.SIGKILL:
-        raise HostError(
-            "quantising was killed",
-            why="most likely the machine ran out of memory: the whole model is in memory, and its activations",
-            hint="quantise on a machine with more memory, or with fewer or shorter calibration texts",
-            code="OUT_OF_MEMORY",
-        )
+def _check(spec: ModelSpec, job: Quantization, request: Mapping[str, Any]) -> None:
+    """What can be known before the library is started."""
+    if job.calibrated and not any(text.strip() for text in request["texts"]):
+        raise complaint("TEXT", "there are none, or they are blank", request)
+    if (reason := unexported(request)) is not None:
+        raise export_unsupported(reason, request)
+    if job.quantize_lm_head and (reason := unquantized_head(request)) is not None:
+        raise complaint("HEAD", reason, request)
+    if job.precision in FLOATS and job.kv_cache is None:
+        raise PlanRefused(f"nothing is quantised with {job.precision} weights", code="NOTHING_QUANTIZED")
+    if (size := block_size(request)) is not None and job.modelopt_recipe is None:
+        _check_blocks(spec, job, size)
+
+
+def _check_blocks(spec: ModelSpec, job: Quantization, size: int) -> None:
+    """Scales of blocks lie along the inputs, of which row-parallel linears have a share per rank."""
+    tp = job.tp if job.export_format == "tensorrt_llm" else 1
+    inputs = {
+        weight.shape[1] // (tp if weight.role in _SPLIT_ROLES else 1) for weight in weights(spec) if weight.quantized
+    }
+    if not (misfits := sorted(number for number in inputs if number % size)):
+        return
+    fitting = " or ".join(map(str, fitting_blocks(inputs))) if "awq" in job.precision else ""
+    where = f" on each of {tp} tensor ranks" if tp > 1 else ""
     raise ToolchainError(
-        "ModelOpt failed", why=tail[-1] if tail else f"it ended with status {status}", code="MODELOPT_FAILED"
+        f"linears of {' and '.join(map(str, misfits))} inputs{where} can't be cut into blocks of {size} weights",
+        why="the weights of a block share a scale, and ModelOpt exports no part of a block",
+        hint=f"use blocks of {fitting} weights: precision.group_size" if fitting else "use fp8 or int8-sq",
+        code="EXPORT_BLOCK_SIZE",
     )
-
-
-def _error(kind: str, message: str, request: Mapping[str, Any]) -> BuilderError:
-    if kind == "MODEL":
-        return SourceError(
-            "ModelOpt can't load the model", where=request["source"], why=message, code="MODEL_UNREADABLE"
-        )
-    if kind == "MEMORY":
-        return HostError(
-            "memory ran out while quantising",
-            why=message,
-            hint="use a larger machine, a smaller calibration.batch_size or shorter calibration.max_length",
-            code="OUT_OF_MEMORY",
-        )
-    hints = {
-        "EXPORT_UNSUPPORTED": "use flow: pytorch, whose checkpoints the library exports for every family, or the "
-        "toolchain's own quantize.py (precision.quantizer: toolchain)",
-        "NOT_FINITE": "calibrate with other texts, or choose another precision",
-        "RECIPE": "see modelopt_recipes in the library for examples",
-    }
-    titles = {
-        "EXPORT_UNSUPPORTED": f"ModelOpt doesn't export {request['architecture']} for TensorRT-LLM's engines",
-        "NOT_FINITE": "quantising gave scales that aren't finite numbers above 0",
-        "RECIPE": "the ModelOpt recipe can't be used",
-    }
-    code = {"NOT_FINITE": "CALIBRATION_NOT_FINITE", "RECIPE": "MODELOPT_RECIPE"}.get(kind, kind)
-    return ToolchainError(titles.get(kind, "ModelOpt failed"), why=message, hint=hints.get(kind), code=code)
-
-
-def _die_with_parent() -> None:
-    """In the child: the kernel ends it when this process ends, however that happens."""
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from builder.lock.making import Findings, make_lock
@@ -87,9 +87,7 @@ def compare(before: Lock, now: Lock, unchecked: tuple[Unresolved, ...] = ()) -> 
             changes.append(Change("configuration", name, _EDITED))
         changes += found
     for name in sorted(before.calibration.keys() & now.calibration.keys()):
-        texts, texts_now = before.calibration[name].content_digest, now.calibration[name].content_digest
-        if texts != texts_now:
-            changes.append(Change("calibration", name, "changed", texts, texts_now))
+        changes += _texts(name, before.calibration[name], now.calibration[name])
     for name in sorted(before.chat_templates.keys() & now.chat_templates.keys()):
         template, template_now = before.chat_templates[name].sha256, now.chat_templates[name].sha256
         if template != template_now:
@@ -110,6 +108,16 @@ def _files(prefix: str, before: Snapshot, now: Snapshot) -> Iterator[Change]:
             how = "added" if one is None else "removed" if two is None else "changed"
             digests = one.sha256 if one else None, two.sha256 if two else None
             yield Change(_OF_KIND.get(either.kind, "configuration"), f"{prefix}{path}", how, *digests)
+
+
+def _texts(name: str, before: Snapshot, now: Snapshot) -> Iterator[Change]:
+    """File by file, or as a whole where it is one file."""
+    if [file.path for file in before.files] == [file.path for file in now.files] and len(before.files) == 1:
+        if before.files != now.files:
+            yield Change("calibration", name, "changed", before.files[0].sha256, now.files[0].sha256)
+        return
+    for change in _files(f"{name} ", before, now):
+        yield replace(change, class_="calibration")
 
 
 def _moved(prefix: str, before: Snapshot, now: Snapshot) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from builder.errors import SourceError, UsageError
 from builder.lock.images import PinnedImage, pin_images
-from builder.lock.local_files import pin_template, pin_texts
+from builder.lock.local_files import local_file, local_path, no_texts, pin_template, pin_texts, texts_among
 from builder.lock.record import Lock, PinnedModel, Unresolved, read_copies, read_copy
 from builder.lock.summaries import ChatTemplate, TensorSummary, TokenizerSummary
 from builder.lock.wanted import TENSORS, WEIGHTS, SideModel, Wanted, wanted
@@ -110,6 +110,11 @@ class _Making:
         source_of(self.recipe, self.store)
         for name in self.asked.models:
             side_source(name, self.recipe, self.store)
+        for name in sorted(self.asked.calibration):
+            if name.startswith("hf://") and name not in self.asked.qualify:
+                dataset_source(name, self.recipe, self.store)
+            else:
+                local_path(name, self.recipe)
 
     def images(self) -> dict[str, PinnedImage]:
         pinned = {
@@ -232,8 +237,13 @@ class _Making:
         return PinnedModel(snapshot, config, tensors)
 
     def texts(self, name: str) -> Snapshot:
-        if name.startswith("hf://"):
-            return dataset_source(name, self.recipe, self.store).resolve(self.advance)
+        if name in self.asked.qualify:
+            local_file(name, self.recipe, "ABSENT")
+        elif name.startswith("hf://"):
+            snapshot = dataset_source(name, self.recipe, self.store).resolve(self.advance)
+            if not texts_among((file.path for file in snapshot.files), where=name):
+                raise no_texts(name, "DATA_MISSING")
+            return snapshot
         return pin_texts(name, self.recipe, self.store.digest_cache, self.advance)
 
     def template(self, name: str) -> ChatTemplate:

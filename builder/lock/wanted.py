@@ -42,6 +42,8 @@ class Wanted:
     images: Mapping[str, ImageUse]
     calibration: frozenset[str]
     """Also the texts of `qualify`."""
+    qualify: frozenset[str]
+    """These alone: one plain file each."""
     chat_templates: frozenset[str]
 
     @property
@@ -54,7 +56,7 @@ def wanted(recipe: Recipe) -> Wanted:
     """What the targets of a recipe ask for together."""
     models: dict[str, SideModel] = {}
     images: dict[str, ImageUse] = {}
-    calibration, templates = set(), set()
+    calibration, qualify, templates = set(), set(), set()
     for index, target in enumerate(recipe.content.targets):
         settings, gpu = recipe.settings(index), catalog.gpus()[target.sku]
         models |= dict(_side_models(settings))
@@ -64,10 +66,17 @@ def wanted(recipe: Recipe) -> Wanted:
         if settings.calibration:
             calibration.add(settings.calibration.dataset)
         if text := _proof_text(settings):
-            calibration.add(text)
+            qualify.add(text)
         if settings.serving.chat_template:
             templates.add(settings.serving.chat_template)
-    return Wanted(requested_model(recipe), models, images, frozenset(calibration), frozenset(templates))
+    return Wanted(
+        requested_model(recipe),
+        models,
+        images,
+        calibration=frozenset(calibration | qualify),
+        qualify=frozenset(qualify),
+        chat_templates=frozenset(templates),
+    )
 
 
 def requested_model(recipe: Recipe) -> dict[str, Any]:

@@ -73,11 +73,17 @@ class PrecisionSettings(Model):
 class Calibration(Model):
     """Text that quantisation measures activations with."""
 
-    dataset: Text = Field(description="file:PATH (JSON lines with `text` or `messages`) or hf://datasets/ORG/NAME")
-    samples: Count = Field(512, description="texts that are read")
+    dataset: Text = Field(
+        description="file:PATH of a file or folder, or hf://datasets/ORG/NAME[@REVISION]: JSON lines (.jsonl, .json, "
+        "also .gz), .csv, .parquet, or .txt with blank lines between texts. A row has `text`, `article` or `content`, "
+        "or `messages`, a chat. Where paths have the word `train` in them, only those are read"
+    )
+    samples: Count = Field(512, description="texts that are drawn; fewer that aren't empty are an error")
     max_length: Count = Field(512, description="tokens of a text that are used")
     batch_size: Count = Field(1, description="texts that are run together")
-    seed: Annotated[int, Field(ge=0, le=1 << 31)] = Field(1234, description="which texts are drawn")
+    seed: Annotated[int, Field(ge=0, le=1 << 31)] = Field(
+        1234, description="which texts are drawn; the same ones on every machine"
+    )
 
 
 class PerplexityGate(Model):

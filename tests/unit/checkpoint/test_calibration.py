@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builder.checkpoint.calibration import read_texts, write_dataset
-from builder.errors import SourceError
+from builder.errors import SourceError, UsageError
 
 
 def lines(path: Path, *rows: object) -> Path:
@@ -43,12 +45,17 @@ def test_all_texts_are_drawn_where_all_are_asked_for_in_their_order(tmp_path: Pa
     assert read_texts(file, samples=10, seed=3) == [f"text {number}" for number in range(10)]
 
 
-def test_fewer_texts_than_samples_are_refused(tmp_path: Path) -> None:
+def test_fewer_texts_than_samples_are_refused_with_what_there_is(tmp_path: Path) -> None:
     file = lines(tmp_path / "texts.jsonl", {"text": "one"}, {"text": "  "}, {"text": "two"})
     with pytest.raises(SourceError) as caught:
         read_texts(file, samples=3, seed=1)
     assert caught.value.code == "CALIBRATION_TOO_SMALL"
     assert "there are 2 texts" in caught.value.message
+    assert "1 more is empty" in str(caught.value.why)
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(SourceError, match="there is 1 text,") as caught:
+        read_texts(tmp_path / "a.txt", samples=2, seed=1)
+    assert "blank lines" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("column", ["text", "article", "content"])
@@ -56,16 +63,57 @@ def test_columns_that_hold_the_text(tmp_path: Path, column: str) -> None:
     assert read_texts(lines(tmp_path / "a.jsonl", {column: "x", "other": 1}), samples=1, seed=1) == ["x"]
 
 
-def test_every_format_is_read(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('id,text\n1,"two\nlines"\n')
-    assert read_texts(tmp_path / "a.csv", samples=1, seed=1) == ["two\nlines"]
-    (tmp_path / "a.txt").write_text("one\nstill one\n\n\ntwo\n")
-    assert read_texts(tmp_path / "a.txt", samples=2, seed=1) == ["one\nstill one\n", "two\n"]
-    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
-        file.write('{"text": "packed"}\n')
-    assert read_texts(tmp_path / "a.jsonl.gz", samples=1, seed=1) == ["packed"]
-    (tmp_path / "a.json").write_text('[{"text": "in"}, {"text": "an array"}]')
-    assert read_texts(tmp_path / "a.json", samples=2, seed=1) == ["in", "an array"]
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n\n{"text": "b"}', ["a", "b"]),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "a"}\r\n{"text": "b\\r\\n"}\r\n', ["a", "b\r\n"]),
+        ("a.json", b'{"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
+        ("a.json", b'[{"text": "a"}, {"text": "b"}]', ["a", "b"]),
+        ("a.json", json.dumps([{"text": "[a]"}, {"text": "b"}], indent=2).encode(), ["[a]", "b"]),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a"}\n') + gzip.compress(b'{"text": "b"}\n'), ["a", "b"]),
+        ("a.json.gz", gzip.compress(b'[{"text": "a"},\n{"text": "b"}]\n'), ["a", "b"]),
+        ("a.csv", b'id,text\n1,"two\nlines, ""quoted"""\n2,b\n', ['two\nlines, "quoted"', "b"]),
+        ("a.csv", b"\xef\xbb\xbftext\r\na\r\nb\r\n", ["a", "b"]),
+        ("a.csv", b"text\n" + b"x" * 200_000 + b"\nb\n", ["x" * 200_000, "b"]),
+        ("a.txt", b"one\nstill one\n\n \ntwo", ["one\nstill one\n", "two"]),
+        ("a.txt", b"one\r\nstill one\r\n\r\ntwo\r\n", ["one\nstill one\n", "two\n"]),
+    ],
+)
+def test_every_format_is_read(tmp_path: Path, name: str, content: bytes, texts: list[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert read_texts(tmp_path / name, samples=len(texts), seed=1) == texts
+
+
+@given(
+    rows=st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1),
+    indent=st.sampled_from((None, 0, 3)),
+)
+def test_an_array_holds_the_same_as_lines(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[str], indent: int | None
+) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    objects = [{"text": row} for row in rows]
+    (folder / "a.json").write_text(json.dumps(objects, indent=indent, ensure_ascii=False))
+    assert read_texts(folder / "a.json", samples=len(rows), seed=1) == rows
+    assert read_texts(lines(folder / "a.jsonl", *objects), samples=len(rows), seed=1) == rows
+
+
+@pytest.mark.parametrize("where", range(-40, 40))
+def test_an_array_is_read_wherever_its_pieces_end(tmp_path: Path, where: int) -> None:
+    """Files are read a MiB at a time: here within white space, names, escapes, characters of several bytes."""
+    beginning = '[{"text": "a"},\n'
+    pad = (1 << 20) - len(beginning) + where
+    row = '{"text": "\\ud83d\\ude00 \\\\ é…😀", "n": [-1.5e3, true, null]}'
+    (tmp_path / "a.json").write_text(beginning + " " * pad + row + ' , {"text": "c"}]')
+    assert read_texts(tmp_path / "a.json", samples=3, seed=1) == ["a", "😀 \\ é…😀", "c"]
+
+
+def test_a_row_without_text_is_one_that_is_empty_if_it_has_a_place_for_it(tmp_path: Path) -> None:
+    file = lines(
+        tmp_path / "a.jsonl", {"text": None, "id": 1}, {"text": None, "content": "c"}, {"text": "t", "content": "c"}
+    )
+    assert read_texts(file, samples=2, seed=1) == ["c", "t"]
 
 
 def test_of_a_folder_the_split_train_is_read(tmp_path: Path) -> None:
@@ -75,10 +123,21 @@ def test_of_a_folder_the_split_train_is_read(tmp_path: Path) -> None:
     assert read_texts(tmp_path, samples=1, seed=1) == ["train"]
 
 
-def test_a_folder_without_splits_is_read_whole(tmp_path: Path) -> None:
+def test_a_folder_without_splits_is_read_whole_in_the_order_of_paths(tmp_path: Path) -> None:
     lines(tmp_path / "b.jsonl", {"text": "b"})
     lines(tmp_path / "a/restrained.jsonl", {"text": "a"})
-    assert read_texts(tmp_path, samples=2, seed=1) == ["a", "b"]
+    lines(tmp_path / "a-1.jsonl", {"text": "a-1"})
+    lines(tmp_path / "dataset_infos.json", {"default": {}})
+    (tmp_path / "LICENSE.txt").write_text("as is")
+    assert read_texts(tmp_path, samples=3, seed=1) == ["a-1", "a", "b"]
+
+
+def test_a_folder_of_the_hubs_cache_is_read_through_its_links(tmp_path: Path) -> None:
+    blob = lines(tmp_path / "blobs/0a1b", {"text": "of the Hub"})
+    folder = tmp_path / "snapshots/4711"
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").symlink_to(Path("../../blobs", blob.name))
+    assert read_texts(folder, samples=1, seed=1) == ["of the Hub"]
 
 
 def test_a_chat_is_rendered(tmp_path: Path) -> None:
@@ -90,41 +149,39 @@ def test_a_chat_is_rendered(tmp_path: Path) -> None:
     assert str(caught.value.where).endswith("a.jsonl:1")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "code", "place"),
-    [
-        ("a.jsonl", b'{"text": "fine"}\n{"text": ', "TEXT_FORMAT", "a.jsonl:2"),
-        ("a.jsonl", b'{"prompt": "p", "answer": "a"}\n', "TEXT_FORMAT", "a.jsonl:1"),
-        ("a.jsonl", b'{"text": 5}\n', "TEXT_FORMAT", "a.jsonl:1"),
-        ("a.jsonl", b'"just text"\n', "TEXT_FORMAT", "a.jsonl:1"),
-        ("a.jsonl", b"[" * 100_000, "TEXT_FORMAT", "a.jsonl:1"),
-        ("a.jsonl", b"\xff\xfe", "TEXT_ENCODING", "a.jsonl"),
-        ("a.jsonl.gz", b"not packed", "UNREADABLE", "a.jsonl.gz"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "cut off"}\n')[:-9], "UNREADABLE", "a.jsonl.gz"),
-        ("a.bin", b"\0\1", "TEXT_FORMAT", "a.bin"),
-        ("a.jsonl", b"x" * (17 << 20), "TEXT_SIZE", "a.jsonl"),
-    ],
-)
-def test_what_is_no_text_is_named_with_its_place(
-    tmp_path: Path, name: str, content: bytes, code: str, place: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
+def test_a_chat_on_which_the_template_fails_is_named_with_its_place(tmp_path: Path) -> None:
+    good, bad = [{"role": "user", "content": "hello"}], [{"role": "user"}]
+    file = lines(tmp_path / "a.jsonl", {"messages": good}, {"messages": bad})
     with pytest.raises(SourceError) as caught:
-        read_texts(tmp_path / name, samples=2, seed=1)
-    assert caught.value.code == code
-    assert str(caught.value.where).endswith(place)
+        read_texts(file, samples=1, seed=1, render=lambda chat: str(chat[0]["content"]))
+    assert (caught.value.code, caught.value.where) == ("CHAT_TEMPLATE", f"{file}:2")
 
+    def refuse(_: object) -> str:
+        raise UsageError("roles must alternate", code="CHAT_TEMPLATE")
 
-def test_a_folder_without_texts_is_named(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("nothing")
-    with pytest.raises(SourceError) as caught:
-        read_texts(tmp_path, samples=1, seed=1)
-    assert caught.value.code == "TEXT_EMPTY"
+    with pytest.raises(UsageError, match="alternate") as refused:
+        read_texts(file, samples=1, seed=1, render=refuse)
+    assert refused.value.where == f"{file}:1"
 
 
 def test_the_folder_for_a_container_is_one_split_with_one_column(tmp_path: Path) -> None:
-    write_dataset(["first ü", "second\nline"], tmp_path / "texts")
-    assert [file.name for file in (tmp_path / "texts").iterdir()] == ["train.jsonl"]
-    assert read_texts(tmp_path / "texts", samples=2, seed=1) == ["first ü", "second\nline"]
-    with pytest.raises(ValueError, match="pileval"):
-        write_dataset(["x"], tmp_path / "pileval-copy")
+    texts = ["first ü", "second\nline", "\u2028 😀 \0"]
+    write_dataset(texts, tmp_path / "pileval/texts")
+    (file,) = (tmp_path / "pileval/texts").iterdir()
+    content = file.read_bytes()
+    assert [json.loads(line) for line in content.split(b"\n")[:-1]] == [{"text": text} for text in texts]
+    assert read_texts(file.parent, samples=3, seed=1) == texts
+    write_dataset(texts, tmp_path / "pileval/texts")
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["cnn_dailymail", "my-PileVal", "scienceqa-1", "science_qa"])
+def test_a_folder_that_the_script_would_take_for_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"quantize\.py would take"):
+        write_dataset(["x"], tmp_path / name)
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    lines(tmp_path / "texts/test.jsonl", {"text": "another split"})
+    with pytest.raises(ValueError, match=r"test\.jsonl"):
+        write_dataset(["x"], tmp_path / "texts")

@@ -74,15 +74,29 @@ def test_an_image_that_was_pushed_anew_is_drift_and_one_that_is_new_is_not(lock:
 
 def test_calibration_texts_and_own_templates_have_their_classes(lock: Lock) -> None:
     assert lock.chat_template is not None
-    before = replace(
-        lock, calibration={"file:t.jsonl": lock.snapshot}, chat_templates={"file:own.jinja": lock.chat_template}
-    )
+    text = SnapshotFile("t.jsonl", 1, "1" * 64, "other")
+    texts = replace(lock.snapshot, files=(text,))
+    before = replace(lock, calibration={"file:t.jsonl": texts}, chat_templates={"file:own.jinja": lock.chat_template})
     now = replace(
         before,
-        calibration={"file:t.jsonl": replace(lock.snapshot, files=lock.snapshot.files[:1])},
+        calibration={"file:t.jsonl": replace(texts, files=(replace(text, sha256="2" * 64),))},
         chat_templates={"file:own.jinja": replace(lock.chat_template, sha256="9" * 64)},
     )
     assert words(before, now) == ["calibration: file:t.jsonl changed", "tokenizer or template: file:own.jinja changed"]
+
+
+def test_files_of_a_folder_of_texts_are_named_with_it(lock: Lock) -> None:
+    one, two, three = (SnapshotFile(f"data/{name}.csv", 1, name * 64, "other") for name in "123")
+    before = replace(lock, calibration={"file:texts": replace(lock.snapshot, files=(one, two))})
+    now = replace(
+        lock, calibration={"file:texts": replace(lock.snapshot, files=(replace(one, sha256="9" * 64), three))}
+    )
+    assert words(before, now) == [
+        "calibration: file:texts data/1.csv changed",
+        "calibration: file:texts data/2.csv removed",
+        "calibration: file:texts data/3.csv added",
+    ]
+    assert compare(before, now).classes == ["calibration"]
 
 
 def test_calibration_texts_that_moved_without_a_change_are_no_drift(lock: Lock) -> None:
