@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from builder.build.loop import Fetch
 from builder.build.reporter import Reporter
 from builder.checkpoint.verification import verify
 from builder.errors import PlanRefused
+from builder.model.snapshot import FileKind
 from builder.plan import PlannedUnit
 from builder.store import Artifact, LocalStore, hash_file
 
@@ -39,15 +39,13 @@ def verify_unit(planned: PlannedUnit, store: LocalStore, fetch: Fetch, reporter:
     faults = _damaged(artifact, reporter, unit.id)
     facts: dict[str, Any] = {"files": len(artifact.entries), "bytes": artifact.size}
     if not faults and unit.flow == "engine" and unit.maker != "toolchain":
-        kinds = ("weights", "config")
-        size = sum(file.size for file in unit.lock.snapshot.of_kind("weights", "config"))
-        source = fetch(("weights", "config"), reporter.stage(unit.id, "fetch", size))
-        spec = dataclasses.replace(unit.spec, dtype=unit.dtype) if unit.spec.quantization is None else unit.spec
+        kinds: tuple[FileKind, ...] = ("weights", "config")
+        size = sum(file.size for file in unit.lock.snapshot.of_kind(*kinds))
+        source = fetch(kinds, reporter.stage(unit.id, "fetch", size))
         advance = reporter.stage(unit.id, "verify", None)
         report = verify(artifact.files, source, unit.spec, dtype=unit.dtype, advance=advance)
-        faults = tuple(str(mismatch) for mismatch in (*report.structure, *report.exactness))
+        faults = report.faults
         facts |= report.to_json()
-        del kinds, spec
     store.note(artifact, {"verification": {**facts, "faults": list(faults)}})
     return Verified(artifact, faults, facts)
 

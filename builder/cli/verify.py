@@ -17,7 +17,6 @@ from builder.model.config import load_config, load_generation_config, load_hf_qu
 from builder.model.spec import ModelSpec
 from builder.plan import match_units
 from builder.store import LocalStore, default_store_root
-from builder.store.digests import ignore_progress
 
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _SHOWN = 20
@@ -68,14 +67,13 @@ def _folder(checkpoint: Path, source: Path, form: str) -> int:
         load_generation_config(source),
         load_hf_quant_config(source),
     )
-    report = verify(checkpoint, source, spec, dtype=None, advance=ignore_progress)
-    faults = [str(mismatch) for mismatch in (*report.structure, *report.exactness)]
-    entry = {"checkpoint": str(checkpoint), "faults": faults, **report.to_json()}
+    report = verify(checkpoint, source, spec)
+    entry = {"checkpoint": str(checkpoint), "faults": list(report.faults), **report.to_json()}
     if form == "json":
         print_json({"schema": 1, **entry})
     else:
         _show(str(checkpoint), entry)
-    return VerificationError.exit_code if faults else 0
+    return 0 if report.ok else VerificationError.exit_code
 
 
 def _show(name: str, entry: dict[str, Any]) -> None:

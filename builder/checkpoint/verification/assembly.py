@@ -25,8 +25,6 @@ _NORMS = {
     "post_feedforward_layernorm": "post_feedforward_layernorm",
 }
 
-_EXPERTS = {"mixtral": ("w1", "w3", "w2")}
-
 
 @dataclass(frozen=True)
 class Piece:

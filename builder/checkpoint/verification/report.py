@@ -38,7 +38,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not self.structure and not self.exactness
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All mismatches as sentences; empty where all is right."""
+        return tuple(str(mismatch) for mismatch in (*self.structure, *self.exactness))
 
     def to_json(self) -> dict[str, Any]:
         return {
