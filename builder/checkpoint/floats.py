@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from builder.reference.floats import E4M3_MAX, bfloat16_values, e4m3_values
 
 Array = npt.NDArray[Any]
 
 _CARRIERS: dict[str, npt.DTypeLike] = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 
 CONVERTIBLE = frozenset(_CARRIERS)
-
-_FP8_MAX = 448.0
 
 
 def carrier(dtype: str) -> npt.DTypeLike:
@@ -25,10 +24,9 @@ def carrier(dtype: str) -> npt.DTypeLike:
 def widen(values: Array, dtype: str) -> Array:
     """float32 of `values` in the carrier of `dtype`, exactly; a copy unless it is float32 already."""
     if dtype == "BF16":
-        wide: Array = (values.astype(np.uint32) << 16).view(np.float32)
-        return wide
+        return bfloat16_values(values)
     if dtype == "F8_E4M3":
-        return _fp8_values()[values]
+        return e4m3_values()[values]
     return values.astype(np.float32, copy=False)
 
 
@@ -69,26 +67,15 @@ def rescale_fp8(values: Array, factor: float) -> Array:
 def _rescaled_codes(factor: float) -> Array:
     """What becomes of each of the 256 codes."""
     codes = np.arange(256, dtype=np.uint8)
-    scaled = _fp8_values().astype(np.float64) * factor
-    grid = _fp8_values()[:0x7F].astype(np.float64)  # 0 to 448, ascending
-    magnitude = np.minimum(np.abs(scaled), _FP8_MAX)
+    scaled = e4m3_values().astype(np.float64) * factor
+    grid = e4m3_values()[:0x7F].astype(np.float64)  # 0 to 448, ascending
+    magnitude = np.minimum(np.abs(scaled), E4M3_MAX)
     above = np.clip(np.searchsorted(grid, magnitude), 1, len(grid) - 1)
     middle = (grid[above - 1] + grid[above]) / 2
     up = (magnitude > middle) | ((magnitude == middle) & (above % 2 == 0))
     rounded = np.where(up, above, above - 1).astype(np.uint8) | (codes & 0x80)
     table: Array = np.where(np.isnan(scaled), codes, rounded)
     return table
-
-
-@cache
-def _fp8_values() -> Array:
-    """What each byte stands for: sign, 4 bits of exponent (bias 7), 3 of mantissa; S.1111.111 is NaN."""
-    codes = np.arange(256)
-    exponent, mantissa = codes >> 3 & 15, codes & 7
-    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
-    values = np.where(codes & 0x80, -magnitude, magnitude).astype(np.float32)
-    values[codes & 0x7F == 0x7F] = np.nan
-    return values
 
 
 def _round_to_bfloat16(wide: Array) -> Array:
