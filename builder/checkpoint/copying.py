@@ -15,7 +15,7 @@ import numpy as np
 
 from builder.checkpoint.floats import Array, carrier, convert_floats, narrow, rescale_fp8, widen
 from builder.checkpoint.gptq import repacked
-from builder.checkpoint.source import BLOCK_BYTES, SourceWeights
+from builder.checkpoint.source import BLOCK_BYTES, SourceWeights, part_of
 from builder.errors import SourceError
 from builder.model.layout import RankTensor, Slice
 from builder.model.safetensors import DTYPE_BITS, TensorInfo
@@ -164,7 +164,7 @@ class Copier:
             with np.errstate(invalid="ignore"):
                 return self._narrowed(self._values(part.source) + np.float32(1), info, tensor.dtype)
         if tensor.rule == "transposed":
-            return np.concatenate([_part_of(self._positive(part.source), part).T for part in tensor.slices])
+            return np.concatenate([part_of(self._positive(part.source), part).T for part in tensor.slices])
         if tensor.rule == "maximum":
             numbers = np.concatenate([self._positive(part.source) for part in tensor.slices])
             largest: Array = numbers.reshape(tensor.groups, -1).max(axis=1)
@@ -184,11 +184,8 @@ class Copier:
         return self._narrowed(parts[0], self._weights.tensors[present[0].source], tensor.dtype)
 
     def _values(self, name: str) -> Array:
-        """A whole small tensor as float32."""
-        info = self._weights.tensors[name]
-        values = np.empty(info.nbytes, dtype=np.uint8)
-        self._weights.read(info, 0, values.data)
-        return widen(values.view(carrier(info.dtype)), info.dtype)
+        """A whole small tensor as float32, flat."""
+        return widen(self._weights.array(name), self._weights.tensors[name].dtype).reshape(-1)
 
     def _positive(self, name: str) -> Array:
         values = self._values(name)
@@ -208,11 +205,6 @@ class Copier:
             return narrow(wide, dtype)
         except OverflowError as error:
             raise _overflow(info, dtype, error) from error
-
-
-def _part_of(values: Array, part: Slice) -> Array:
-    values = values.reshape(part.shape)
-    return values[part.start : part.stop] if part.dim == 0 else values[:, part.start : part.stop]
 
 
 def _not_a_scale(info: TensorInfo, what: str) -> SourceError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from builder.checkpoint.floats import Array
-from builder.checkpoint.source import SourceWeights
+from builder.checkpoint.source import SourceWeights, part_of
 from builder.errors import SourceError
 from builder.model.layout import Slice
 
@@ -25,8 +25,7 @@ def repacked(weights: SourceWeights, part: Slice) -> Iterator[Array]:
     SourceError for zero points other than 8, and for inputs that aren't in their order.
     """
     _check(weights, part)
-    words = _read(weights, part.source).reshape(part.shape)
-    words = words[part.start : part.stop] if part.dim == 0 else words[:, part.start : part.stop]
+    words = part_of(weights.array(part.source), part)
     for first in range(0, words.shape[1], _OUTPUTS):
         block = np.ascontiguousarray(words[:, first : first + _OUTPUTS].T).view(np.uint8)
         values = np.empty((len(block), block.shape[1] * 2), dtype=np.uint8)
@@ -38,18 +37,11 @@ def repacked(weights: SourceWeights, part: Slice) -> Iterator[Array]:
 
 def _check(weights: SourceWeights, part: Slice) -> None:
     zeros, order = part.beside
-    if not np.isin(_read(weights, zeros.source), _SYMMETRIC).all():
+    if not np.isin(weights.array(zeros.source), _SYMMETRIC).all():
         raise _refused(weights, zeros.source, "zero points other than 8", "a checkpoint with sym: true")
     (inputs,), groups = order.shape, zeros.shape[0]
-    if not np.array_equal(_read(weights, order.source), np.arange(inputs) // (inputs // groups)):
+    if not np.array_equal(weights.array(order.source), np.arange(inputs) // (inputs // groups)):
         raise _refused(weights, order.source, "inputs that aren't in their order", "a checkpoint with desc_act: false")
-
-
-def _read(weights: SourceWeights, name: str) -> Array:
-    info = weights.tensors[name]
-    values = np.empty(info.nbytes // 4, dtype=np.uint32)
-    weights.read(info, 0, values.view(np.uint8).data)
-    return values
 
 
 def _refused(weights: SourceWeights, name: str, what: str, instead: str) -> SourceError:

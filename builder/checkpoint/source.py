@@ -162,6 +162,12 @@ class SourceWeights:
         return self._files[file]
 
 
+def part_of(values: Array, part: Slice) -> Array:
+    """What a slice takes of the whole tensor's values."""
+    values = values.reshape(part.shape)
+    return values[part.start : part.stop] if part.dim == 0 else values[:, part.start : part.stop]
+
+
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
     try:
