@@ -61,7 +61,7 @@ def _quantize(unit: Unit, context: Context) -> None:
     job = Quantization(
         precision=unit.precision.name,
         dtype=unit.dtype,
-        kv_cache=unit.kv_precision.name if unit.kv_precision.quant_algo and unit.flow == "engine" else None,
+        kv_cache=unit.kv_precision.name if unit.stores_kv_scales else None,
         group_size=unit.group_size,
         smoothquant_alpha=wanted.smoothquant_alpha,
         quantize_lm_head=wanted.quantize_lm_head,

@@ -20,6 +20,9 @@ _PREFIX = "file:"
 TEXT_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv", ".parquet", ".txt")
 """Of the files of a folder or a data set that are texts."""
 
+TEXT_NAMES = f"read are files named *{', *'.join(TEXT_SUFFIXES)}"
+"""The same in words."""
+
 MOST_TEXTS = 10_000
 """Files of one folder or data set: a lock has a place for each."""
 
@@ -109,9 +112,7 @@ def texts_to_read(texts: Iterable[str]) -> list[str]:
 
 
 def no_texts(reference: str, code: str) -> SourceError:
-    return SourceError(
-        f"there are no texts in {reference}", why=f"read are files named *{', *'.join(TEXT_SUFFIXES)}", code=code
-    )
+    return SourceError(f"there are no texts in {reference}", why=TEXT_NAMES, code=code)
 
 
 def pin_template(reference: str, recipe: Recipe) -> ChatTemplate:

@@ -84,19 +84,19 @@ class Unit:
         return self.settings.precision.weights == AS_PUBLISHED
 
     @property
-    def quantized_here(self) -> bool:
-        """Whether weights or KV cache are quantised by us, rather than found so.
+    def stores_kv_scales(self) -> bool:
+        """Whether a quantised KV cache is part of the checkpoint: in the PyTorch flow it is quantised when it runs."""
+        return self.flow == "engine" and self.kv_precision.quant_algo is not None
 
-        The KV cache of the PyTorch flow is quantised when it runs, without anything in the checkpoint.
-        """
-        kv = self.flow == "engine" and self.kv_precision.quant_algo is not None
-        return (self.precision.quantized or kv) and self.spec.quantization is None
+    @property
+    def quantized_here(self) -> bool:
+        """Whether weights or KV cache are quantised by us, rather than found so."""
+        return (self.precision.quantized or self.stores_kv_scales) and self.spec.quantization is None
 
     @property
     def calibrated_here(self) -> bool:
         """Whether making the checkpoint measures activations, or keys and values, on text."""
-        kv = self.flow == "engine" and self.kv_precision.quant_algo is not None
-        return self.spec.quantization is None and (self.precision.calibrated or kv)
+        return self.spec.quantization is None and (self.precision.calibrated or self.stores_kv_scales)
 
     @cached_property
     def maker(self) -> CheckpointMaker:

@@ -10,7 +10,7 @@ from pathlib import Path
 from builder.checkpoint.calibration.rows import rows_of
 from builder.checkpoint.calibration.text import Render, text_of
 from builder.errors import SourceError
-from builder.lock.local_files import TEXT_SUFFIXES, texts_in, texts_to_read
+from builder.lock.local_files import TEXT_NAMES, texts_in, texts_to_read
 
 
 def read_texts(path: Path, *, samples: int, seed: int, render: Render | None = None) -> list[str]:
@@ -47,7 +47,7 @@ def _texts(path: Path, render: Render | None) -> Iterator[str]:
         raise SourceError(
             "the folder has no calibration texts",
             where=path,
-            why=f"read are files named *{', *'.join(TEXT_SUFFIXES)}",
+            why=TEXT_NAMES,
             code="TEXT_EMPTY",
         )
     for file in files:

@@ -14,7 +14,7 @@ from builder.checkpoint.calibration.json_array import elements
 from builder.checkpoint.calibration.stream import LONGEST_LINE, MOST_UNPACKED_BYTES, Stream, too_large
 from builder.checkpoint.calibration.text import CHAT, COLUMNS
 from builder.errors import HostError, SourceError
-from builder.lock.local_files import TEXT_SUFFIXES
+from builder.lock.local_files import TEXT_NAMES, TEXT_SUFFIXES
 from builder.model.files import opened
 
 Row = tuple[int, object]
@@ -30,7 +30,7 @@ def rows_of(file: Path) -> Iterator[Row]:
         raise SourceError(
             f"{file.suffix or 'a file without a suffix'} can't be read as calibration texts",
             where=file,
-            why=f"read are files named *{', *'.join(TEXT_SUFFIXES)}",
+            why=TEXT_NAMES,
             code="TEXT_FORMAT",
         )
     with opened(file) as content:
