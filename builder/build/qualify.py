@@ -8,7 +8,8 @@ from typing import Any
 
 from builder.build.context import Context, check_lock
 from builder.checkpoint.convert import convert
-from builder.checkpoint.qualification import compare_with_transformers, evaluate, prompt
+from builder.checkpoint.logits import compare_with_transformers, prompt
+from builder.checkpoint.qualification import evaluate
 from builder.errors import PlanRefused
 from builder.lock.texts import pinned_texts
 from builder.model.layout import Split

@@ -140,3 +140,8 @@ def _clustered(window_means: Float64) -> tuple[float, float, int]:
     deviations = np.array([batch.mean() for batch in batches]) - mean
     count = len(batches)
     return mean, math.sqrt(count / (count - 1) * float(((shares * deviations) ** 2).sum())), count
+
+
+def percent(share: float) -> str:
+    """A share in words."""
+    return f"{100 * share:.2f} %"

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from builder.checkpoint.memory import free_memory_bytes
 from builder.errors import BuilderError, HostError, RecipeError, SourceError, ToolchainError
 
 _SMALLER = "quantise on a machine with more memory, or set calibration.batch_size or calibration.max_length lower"
@@ -78,8 +79,6 @@ def _text(message: str, _: Mapping[str, Any]) -> BuilderError:
 
 
 def _memory(message: str, job: Mapping[str, Any]) -> BuilderError:
-    from builder.checkpoint.qualification import free_memory_bytes  # with it comes the reference model
-
     free = free_memory_bytes()
     there = "" if free is None else f"; {free / 1e9:.1f} GB of this machine's are free now"
     return HostError(

@@ -16,17 +16,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from builder.checkpoint.convert import convert
-from builder.checkpoint.qualification import (
-    WORKING_BYTES,
-    Report,
-    check_sample,
-    compare_with_transformers,
-    evaluate,
-    float32_bytes,
-    free_memory_bytes,
-    prompt,
-    qualify,
-)
+from builder.checkpoint.in_memory import WORKING_BYTES, float32_bytes
+from builder.checkpoint.logits import compare_with_transformers, prompt
+from builder.checkpoint.memory import free_memory_bytes
+from builder.checkpoint.qualification import Report, check_sample, evaluate
 from builder.errors import HostError, SourceError, VerificationError
 from builder.model.spec import ModelSpec
 from builder.recipe.schema import AgreementGate, LogitsGate, PerplexityGate, Qualify
@@ -97,7 +90,7 @@ class Bench:
 
     def refused(self, candidate: Path, *gates: object, **options: object) -> VerificationError:
         with pytest.raises(VerificationError) as error:
-            qualify(self.baseline, candidate, self.tokenizer, self.text, *gates, **options)  # type: ignore[arg-type]
+            self.evaluate(candidate, *gates, **options).require()
         return error.value
 
 
@@ -114,7 +107,8 @@ def bench(tiny_llama: Callable[..., Path], tmp_path: Path, spec_of: Callable[[Pa
 
 
 def test_the_same_checkpoint_passes(bench: Bench) -> None:
-    report = qualify(bench.baseline, bench.baseline, bench.tokenizer, bench.text, gate(0), AgreementGate(min=0.99))
+    report = bench.evaluate(bench.baseline, gate(0), AgreementGate(min=0.99))
+    report.require()
     assert [item.verdict for item in report.gates] == ["pass", "pass"]
     assert report.verdict == "pass"
 
