@@ -20,27 +20,10 @@ from builder.model.layout import Split
 from builder.model.spec import ModelSpec
 from builder.reference.model import ReferenceModel
 from builder.store import Workspace
+from tests.unit.checkpoint import families
+from tests.unit.checkpoint.families import rope
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "head_dim": 16,  # not hidden_size / heads
-    "max_position_embeddings": 256,
-    "initializer_range": 0.3,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-
-
-def rope(kind: str, **numbers: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **numbers}}
-
-
+SIZES = {**families.SIZES, "initializer_range": 0.3}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 PHI = {"hidden_size": 96, "head_dim": None}
 ORIGINAL = {"original_max_position_embeddings": 64}
