@@ -21,6 +21,7 @@ from builder.checkpoint.verification.structure import config_mismatches, read_co
 from builder.model.spec import STORED_DTYPES, ModelSpec
 from builder.reference.config import Config
 from builder.reference.errors import ReferenceModelError
+from builder.reference.floats import Float32
 from builder.reference.stored import effective
 from builder.reference.tensorfile import TensorFile
 from builder.reference.weights import RankWeights
@@ -86,6 +87,7 @@ class _Comparison:
         self.compared_bytes = 0
         self.bound_use: dict[str, float] = {}
         self._advance = advance
+        self._linear: tuple[tuple[int, str, int | None], Float32] | None = None
 
     def mismatches(self) -> Iterator[Mismatch]:
         for piece in pieces(self.config, self.spec):
@@ -146,7 +148,7 @@ class _Comparison:
         else:
             info = self.weights.tensors[piece.source]
             theirs = widen(self._source(piece), info.dtype)
-        ours = effective(rank, piece.linear, quantization, piece.expert)[piece.target]
+        ours = self._effective(piece)[piece.target]
         if algo is None or (self.spec.quantization is not None and np.array_equal(ours, theirs)):
             return None if np.array_equal(ours, theirs) else f"differs from {piece.source}"
         scale, smoothing = weight_scales(rank, piece, quantization)
@@ -165,6 +167,14 @@ class _Comparison:
         if wrong.any():
             return f"is further from {piece.source} than {algo} allows, in {int(wrong.sum()):,} values"
         return None
+
+    def _effective(self, piece: Piece) -> Float32:
+        """What the whole linear of a piece stands for: once for all of its pieces, which come one after another."""
+        which = piece.rank, piece.linear, piece.expert
+        if self._linear is None or self._linear[0] != which:
+            values = effective(self.ranks[piece.rank], piece.linear, self.config.quantization, piece.expert)
+            self._linear = which, values
+        return self._linear[1]
 
     def _source(self, piece: Piece) -> Array:
         """The source's part as it is stored."""
