@@ -45,8 +45,9 @@ docs: .venv/dev ## generate the recipe's JSON Schema and reference, and the outp
 	$(BIN)/python -m builder schema --format markdown > docs/recipe.md
 	$(BIN)/python -m tests.readme
 
-bench: .venv/dev ## how fast a plan is, beside snakemake
+bench: .venv/dev ## how fast plans and conversions are, beside snakemake, cp and ModelOpt
 	$(BIN)/python bench/plan.py
+	$(BIN)/python bench/checkpoint.py
 
 lock-runtime: .venv/dev ## pin the newest wheels for the runtime layer of images
 	for version in 3.11 3.12; do \

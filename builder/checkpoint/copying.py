@@ -1,7 +1,7 @@
 """The tensors of a stage's ranks, one after the other, from the source into the ranks' files.
 
-While a block is read, the last one is hashed and written, each in threads of its own. There are never more than these
-two blocks, of `BLOCK_BYTES` over all ranks, and what is made of them.
+While a block is hashed, in threads of the pool, it is written and the next one is read: hashing takes as long as both.
+There are never more than these two blocks, of `BLOCK_BYTES` over all ranks, and what is made of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Copier:
         self._writers = writers
         self._pool = pool
         self._advance = advance
-        self._pending: list[Future[int]] = []
         self._hashing: list[Future[None]] = []
         self._buffers = [np.empty(BLOCK_BYTES, dtype=np.uint8) for _ in range(2)]
 
@@ -73,17 +72,16 @@ class Copier:
                 self._write([(writer, memoryview(bytes(tensor.padding_rows * row_bytes)))])
 
     def settle(self) -> None:
-        """Wait until all is hashed and written."""
+        """Wait until all is hashed."""
         for hashed in self._hashing:
             hashed.result()
-        for written in self._pending:
-            self._advance(written.result())
-        self._pending, self._hashing = [], []
+        self._hashing = []
 
     def _write(self, pieces: Sequence[tuple[HashingWriter, memoryview]]) -> None:
         self.settle()
         self._hashing = [self._pool.submit(writer.hash, data) for writer, data in pieces]
-        self._pending = [self._pool.submit(writer.append, data) for writer, data in pieces]
+        for writer, data in pieces:
+            self._advance(writer.append(data))
 
     def _copy_parts(self, parts: Sequence[_Part], dtype: str) -> None:
         """What several ranks take of one tensor."""

@@ -10,7 +10,7 @@ from threading import Lock
 
 from builder.errors import SourceError
 from builder.model.files import opened, read_json
-from builder.model.snapshot import SnapshotFile
+from builder.model.snapshot import FileKind, SnapshotFile
 from builder.store import DigestCache, FileDigest
 from builder.store.digests import Advance, ignore_progress
 
@@ -86,13 +86,14 @@ def difference(folder: Path, file: SnapshotFile, digests: DigestCache) -> str:
     )
 
 
-def refuse_traps(path: Path) -> None:
+def refuse_traps(path: Path, kind: FileKind) -> None:
     """SourceError `LFS_POINTER` for a Git LFS pointer in place of a file, `PATH_ESCAPE` for a tokenizer
-    configuration that names a file elsewhere (a tool that loads and saves it would copy that file).
+    configuration that names a file elsewhere (a tool that loads and saves it would copy that file), `UNREADABLE` for
+    a larger file than any that is read whole: weights are not, nor are texts, whose kind is "other".
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-    if path.suffix != ".safetensors" and size > MOST_WORD_BYTES:
+    if kind != "other" and path.suffix != ".safetensors" and size > MOST_WORD_BYTES:
         raise SourceError(
             "the file is too large", where=path, why=f"{size} bytes; {MOST_WORD_BYTES} at most", code="UNREADABLE"
         )

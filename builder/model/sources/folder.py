@@ -28,10 +28,10 @@ class FolderSource:
         Raises SourceError for a model whose weights can't be what their headers say; see `safetensors`.
         """
         wanted = needed(self._paths(), self._content, self._weight_map, where=str(self._folder), may_lack_weights=True)
+        kinds = {path: kind_of(path, self._content) for path in wanted}
         for path in wanted:
             self._refuse_leaving_link(path)
-            refuse_traps(self._folder / path)
-        kinds = {path: kind_of(path, self._content) for path in wanted}
+            refuse_traps(self._folder / path, kinds[path])
         self._read_headers([path for path in wanted if kinds[path] == "weights"])  # damage isn't pinned
         files = []
         for path in wanted:
@@ -51,7 +51,7 @@ class FolderSource:
             if is_as_pinned(self._folder, file, self._digests, advance):
                 continue
             if file.path in present:
-                refuse_traps(self._folder / file.path)
+                refuse_traps(self._folder / file.path, file.kind)
             differences.append(difference(self._folder, file, self._digests))
         pinned, kinds = {file.path for file in snapshot.files}, {file.kind for file in snapshot.files}
         if not differences and self._content == "model":

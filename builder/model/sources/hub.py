@@ -121,7 +121,7 @@ class HubSource:
 
     def _weight_map(self, commit: str) -> dict[str, str]:
         path = self._repository.download(commit, INDEX_FILE, ignore_progress, threading.Event()) / INDEX_FILE
-        refuse_traps(path)
+        refuse_traps(path, "weights")
         return read_index(path, self._where)
 
     def _header(self, commit: str, entry: RepoSibling) -> dict[str, TensorInfo]:
@@ -147,7 +147,7 @@ class HubSource:
             local = self._repository.download(commit, path, advance, stop) / path
         if entry.blob_id not in (None, _git_blob_id(local)):
             raise SourceError(f"{path} isn't the file that the Hub lists", where=self._where, code="SHA_MISMATCH")
-        refuse_traps(local)
+        refuse_traps(local, kind)
         digest = digest_of(local, self._digests, ignore_progress)
         return SnapshotFile(path, digest.size, digest.sha256, kind)
 
@@ -158,9 +158,9 @@ class HubSource:
             _forget(folder / file.path)
             folder = self._repository.download(commit, file.path, progress, stop)
         if not is_as_pinned(folder, file, self._digests, progress):
-            refuse_traps(folder / file.path)
+            refuse_traps(folder / file.path, file.kind)
             raise drift(self._where, [difference(folder, file, self._digests)])
-        refuse_traps(folder / file.path)
+        refuse_traps(folder / file.path, file.kind)
         return folder
 
 
