@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -107,7 +108,9 @@ def make_model(folder: Path, gigabytes: int) -> int:
 
 @contextmanager
 def empty(folder: Path) -> Iterator[Path]:
+    """A folder for one run; what runs before have written is on the disk by then."""
     folder.mkdir()
+    os.sync()
     try:
         yield folder
     finally:

@@ -58,6 +58,7 @@ def _quantize(unit: Unit, context: Context) -> None:
     check_lock(unit, source)
     data = pinned_texts(calibration.dataset, unit.recipe, unit.lock, context.store)
     texts = read_texts(data, samples=calibration.samples, seed=calibration.seed, render=chat_renderer(unit, source))
+    recipe = wanted.modelopt_recipe
     job = Quantization(
         precision=unit.precision.name,
         dtype=unit.dtype,
@@ -71,6 +72,7 @@ def _quantize(unit: Unit, context: Context) -> None:
         max_length=calibration.max_length,
         batch_size=calibration.batch_size,
         seed=calibration.seed,
+        modelopt_recipe=pinned_texts(recipe, unit.recipe, unit.lock, context.store) if recipe else None,
     )
     spec = dataclasses.replace(unit.spec, dtype=unit.dtype)
     split = dataclasses.replace(unit.split, use_parallel_embedding=True, embedding_sharding_dim=0)  # as it exports

@@ -58,8 +58,9 @@ def convert(
                 for tensors, writer in zip(table, writers, strict=True):
                     layout = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
                     writer.write(encode_header(layout, {"format": "pt"}))
-                pool = stack.enter_context(ThreadPoolExecutor(os.cpu_count()))
-                copier = Copier(weights, writers, pool, advance)
+                threads = min(len(writers), os.cpu_count() or 1)
+                pool = stack.enter_context(ThreadPoolExecutor(threads))
+                copier = Copier(weights, writers, pool, threads, advance)
                 for same in zip(*table, strict=True):
                     copier.copy(same)
                 copier.settle()

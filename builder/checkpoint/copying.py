@@ -38,11 +38,12 @@ class Copier:
     """Writes the same tensor of every rank, each to its rank's file, in the order of the calls."""
 
     def __init__(
-        self, weights: SourceWeights, writers: Sequence[HashingWriter], pool: Executor, advance: Advance
+        self, weights: SourceWeights, writers: Sequence[HashingWriter], pool: Executor, threads: int, advance: Advance
     ) -> None:
         self._weights = weights
         self._writers = writers
         self._pool = pool
+        self._threads = threads
         self._advance = advance
         self._hashing: list[Future[None]] = []
         self._buffers = [np.empty(BLOCK_BYTES, dtype=np.uint8) for _ in range(2)]
@@ -79,7 +80,7 @@ class Copier:
 
     def _write(self, pieces: Sequence[tuple[HashingWriter, memoryview]]) -> None:
         self.settle()
-        self._hashing = [self._pool.submit(writer.hash, data) for writer, data in pieces]
+        self._hashing = [self._pool.submit(_hash, pieces[first :: self._threads]) for first in range(self._threads)]
         for writer, data in pieces:
             self._advance(writer.append(data))
 
@@ -203,6 +204,11 @@ class Copier:
             return narrow(wide, dtype)
         except OverflowError as error:
             raise _overflow(info, dtype, error) from error
+
+
+def _hash(pieces: Sequence[tuple[HashingWriter, memoryview]]) -> None:
+    for writer, data in pieces:
+        writer.hash(data)
 
 
 def _not_a_scale(info: TensorInfo, what: str) -> SourceError:

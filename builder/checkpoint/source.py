@@ -19,7 +19,7 @@ from builder.model.safetensors import TensorIndex, TensorInfo
 from builder.model.spec import STORED_DTYPES, ModelSpec
 from builder.model.weight_files import some
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 512 << 10
 
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")  # old files store what rope_theta says
 

@@ -111,7 +111,7 @@ class _Making:
         for name in self.asked.models:
             side_source(name, self.recipe, self.store)
         for name in sorted(self.asked.calibration):
-            if name.startswith("hf://") and name not in self.asked.qualify:
+            if name.startswith("hf://") and name not in self.asked.plain_files:
                 dataset_source(name, self.recipe, self.store)
             else:
                 local_path(name, self.recipe)
@@ -237,7 +237,7 @@ class _Making:
         return PinnedModel(snapshot, config, tensors)
 
     def texts(self, name: str) -> Snapshot:
-        if name in self.asked.qualify:
+        if name in self.asked.plain_files:
             local_file(name, self.recipe, "ABSENT")
         elif name.startswith("hf://"):
             snapshot = dataset_source(name, self.recipe, self.store).resolve(self.advance)

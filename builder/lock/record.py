@@ -7,7 +7,7 @@ model            source, revision (commit, or sha256 of the content), files: [{p
                  tensors, tokenizer, chat_template: see `summaries`
 models           adapters and draft models: SOURCE[@REVISION] → source, revision, files, config, tensors
 images           REFERENCE → index digest, python, platforms: {linux/amd64: {digest, size}}
-calibration      DATASET, or the text of `qualify` → source, revision, files
+calibration      DATASET, the text of `qualify`, or a recipe of ModelOpt → source, revision, files
 chat_templates   file:PATH → file, sha256
 unresolved       NAME → why it isn't pinned; NAME is one of the above, `weights` or `tensor headers`
 """

@@ -41,9 +41,9 @@ class Wanted:
     models: Mapping[str, SideModel]
     images: Mapping[str, ImageUse]
     calibration: frozenset[str]
-    """Also the texts of `qualify`."""
-    qualify: frozenset[str]
-    """These alone: one plain file each."""
+    """Also the texts of `qualify` and recipes of ModelOpt."""
+    plain_files: frozenset[str]
+    """These alone: one file of the recipe's own each."""
     chat_templates: frozenset[str]
 
     @property
@@ -56,7 +56,7 @@ def wanted(recipe: Recipe) -> Wanted:
     """What the targets of a recipe ask for together."""
     models: dict[str, SideModel] = {}
     images: dict[str, ImageUse] = {}
-    calibration, qualify, templates = set(), set(), set()
+    calibration, plain_files, templates = set(), set(), set()
     for index, target in enumerate(recipe.content.targets):
         settings, gpu = recipe.settings(index), catalog.gpus()[target.sku]
         models |= dict(_side_models(settings))
@@ -65,16 +65,15 @@ def wanted(recipe: Recipe) -> Wanted:
             images[name] = ImageUse(known.base or is_base, known.platforms | {gpu.platform})
         if settings.calibration:
             calibration.add(settings.calibration.dataset)
-        if text := _proof_text(settings):
-            qualify.add(text)
+        plain_files |= _plain_files(settings)
         if settings.serving.chat_template:
             templates.add(settings.serving.chat_template)
     return Wanted(
         requested_model(recipe),
         models,
         images,
-        calibration=frozenset(calibration | qualify),
-        qualify=frozenset(qualify),
+        calibration=frozenset(calibration | plain_files),
+        plain_files=frozenset(plain_files),
         chat_templates=frozenset(templates),
     )
 
@@ -96,8 +95,7 @@ def names_needed(recipe: Recipe, target: int) -> frozenset[str]:
     names = {WEIGHTS, TENSORS, *dict(_side_models(settings)), *dict(_images(settings, gpu.is_cpu))}
     if dataset := _dataset(settings):
         names.add(dataset)
-    if text := _proof_text(settings):
-        names.add(text)
+    names |= _plain_files(settings)
     if settings.serving.chat_template:
         names.add(settings.serving.chat_template)
     return frozenset(names)
@@ -111,10 +109,11 @@ def _dataset(settings: Settings) -> str | None:
     return settings.calibration.dataset if settings.calibration and measures else None
 
 
-def _proof_text(settings: Settings) -> str | None:
-    """What a quantised checkpoint's perplexity is measured on."""
+def _plain_files(settings: Settings) -> set[str]:
+    """What a quantised checkpoint's perplexity is measured on, and the recipe of ModelOpt."""
     gates = settings.qualify
-    return gates.perplexity.text if gates and gates.perplexity else None
+    text = gates.perplexity.text if gates and gates.perplexity else None
+    return {name for name in (text, settings.precision.modelopt_recipe) if name}
 
 
 def _side_models(settings: Settings) -> Iterator[tuple[str, SideModel]]:

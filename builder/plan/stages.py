@@ -30,7 +30,12 @@ def plan_stages(unit: Unit, runtime_digest: RuntimeDigest) -> dict[str, StagePla
         "checkpoint": plan_stage(
             "checkpoint",
             checkpoint_parameters(unit),
-            {**unit.files.get("weights", {}), **_model_config(unit), **_calibration_files(unit)},
+            {
+                **unit.files.get("weights", {}),
+                **_model_config(unit),
+                **_calibration_files(unit),
+                **_modelopt_recipe(unit),
+            },
             {},
         )
     }
@@ -79,8 +84,6 @@ def checkpoint_parameters(unit: Unit) -> dict[str, Any]:
         parameters["kv_cache"] = unit.kv_precision.name
     if unit.spec.experts:
         parameters |= {"expert": unit.moe_expert, "expert_tensor": unit.moe_tensor}
-    if wanted.modelopt_recipe:
-        parameters["modelopt_recipe"] = wanted.modelopt_recipe
     if unit.calibrated_here and unit.settings.calibration:
         parameters["calibration"] = unit.settings.calibration.model_dump()
     return parameters
@@ -161,6 +164,14 @@ def _served_files(unit: Unit) -> dict[str, str]:
         pinned = unit.lock.chat_templates.get(own)
         files[own] = pinned.sha256 if pinned else "unresolved"
     return files
+
+
+def _modelopt_recipe(unit: Unit) -> dict[str, str]:
+    name = unit.settings.precision.modelopt_recipe
+    if name is None:
+        return {}
+    pinned = unit.lock.calibration.get(name)
+    return {"modelopt_recipe": pinned.revision if pinned else "unresolved"}
 
 
 def _calibration_files(unit: Unit) -> dict[str, str]:

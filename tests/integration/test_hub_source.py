@@ -17,6 +17,7 @@ import pytest
 from builder.errors import HostError, SourceError
 from builder.model.safetensors import TensorIndex, encode_header
 from builder.model.snapshot import Snapshot
+from builder.model.sources import checks
 from builder.model.sources.hub import HubSource
 from builder.store import DigestCache
 from builder.store.digests import ignore_progress
@@ -240,6 +241,15 @@ class TestResolve:
         assert hub.downloads("train.parquet") == 0
         folder = texts.materialise(snapshot, ignore_progress)
         assert (folder / "data/train.parquet").read_bytes() == b"p"
+
+    def test_texts_may_be_larger_than_any_file_that_is_read_whole(self, hub, cache, digests, monkeypatch):
+        monkeypatch.setattr(checks, "MOST_WORD_BYTES", 1000)
+        hub.push(f"datasets/{REPO}", {"train.parquet": bytes(1001), "small.jsonl": bytes(1001)})
+        texts = HubSource(REPO, "main", digests=digests, content="dataset", endpoint=hub.endpoint, cache_dir=cache)
+        folder = texts.materialise(texts.resolve(ignore_progress), ignore_progress)
+        assert (folder / "train.parquet").stat().st_size == 1001
+        hub.push(REPO, FILES | {"tokenizer.json": bytes(1001)})
+        refused("UNREADABLE", source(hub, cache, digests).resolve, ignore_progress)
 
 
 class TestRateLimit:

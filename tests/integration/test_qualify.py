@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import shutil
 from pathlib import Path
@@ -137,3 +138,32 @@ def test_an_fp8_model_with_an_fp8_cache_goes_the_whole_way(folder: Path) -> None
     assert facts(folder, unit, "checkpoint")["quantization"]["modelopt"] == "0.47.0"
     assert facts(folder, unit, "qualify")["report"]["verdict"] == "pass"
     assert run(folder, "verify")[0] == 0
+
+
+def test_a_recipe_of_modelopt_is_pinned_and_followed(folder: Path) -> None:
+    """One that leaves the layers' attention as it is; the lock holds it, and another one makes another checkpoint."""
+    [published] = importlib.resources.files("modelopt_recipes").joinpath("general/ptq").glob("fp8_default-kv_fp8.yaml")
+    text = Path(str(published)).read_text()
+    (folder / "modelopt").mkdir()
+    (folder / "modelopt/own.yaml").write_text(text)
+    (folder / "texts.txt").write_text("One text.\n\nAnother text.\n")
+    more = "calibration: {dataset: file:texts.txt, samples: 2, max_length: 32}\ntargets: [{sku: cpu}]\n"
+    precision = "weights: fp8, kv_cache: fp8, modelopt_recipe: file:modelopt/own.yaml"
+    (folder / "smollm2.yaml").write_text(RECIPE.replace("weights: int8-wo", precision) + more)
+    status, built, errors = run(folder, "build", "--until", "checkpoint")
+    assert status == 0, errors
+    first = built["units"][0]["artifact"]
+
+    attention_off = "    - quantizer_name: '*self_attn*_proj*'\n      enable: false\n"
+    assert text.count("  quant_cfg:\n") == 1
+    (folder / "modelopt/own.yaml").write_text(text.rstrip() + "\n" + attention_off)
+    assert engine_builder("lock", "--upgrade", "--recipe", folder, store=folder.parent / "store").returncode == 0
+    status, built, errors = run(folder, "build", "--until", "checkpoint")
+    assert status == 0, errors
+    assert built["units"][0]["artifact"] != first
+    excluded = [
+        json.loads((Path(artifact) / "files/config.json").read_text())["quantization"]["exclude_modules"]
+        for artifact in (first, built["units"][0]["artifact"])
+    ]
+    assert "transformer.layers.0.attention.qkv" not in excluded[0]
+    assert "transformer.layers.0.attention.qkv" in excluded[1]

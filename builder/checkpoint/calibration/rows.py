@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -104,16 +103,17 @@ def _paragraphs(stream: Stream) -> Iterator[Row]:
 
 
 def _parquet(content: IO[bytes], file: Path) -> Iterator[Row]:
-    if find_spec("pyarrow") is None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:  # a newer one asks for NumPy 2
         raise HostError(
             "reading Parquet needs pyarrow",
             where=file,
-            hint="pip install pyarrow, or name JSON lines",
+            why=str(error),
+            hint="pip install 'engine-builder[modelopt]', or name JSON lines",
             code="PYARROW_MISSING",
-        )
-    import pyarrow
-    import pyarrow.parquet
-
+        ) from error
     try:
         table = pyarrow.parquet.ParquetFile(content, buffer_size=_PARQUET_BUFFER_BYTES)
         names = table.schema_arrow.names

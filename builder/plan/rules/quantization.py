@@ -94,6 +94,28 @@ def toolchain_can_make_the_precision(unit: Unit) -> Iterator[Problem]:
     )
 
 
+@rule("MODELOPT_RECIPE_UNUSED", "refuse")
+def modelopt_recipe_is_read(unit: Unit) -> Iterator[Problem]:
+    """A recipe of ModelOpt is read where the library itself quantises on the machine that builds.
+
+    Source: TensorRT-LLM's quantize.py has no option for one.
+    """
+    if unit.settings.precision.modelopt_recipe is None or unit.maker == "modelopt":
+        return
+    if unit.quantized_here and unit.precision.scheme != "weight-only":
+        yield Problem(
+            "the release's own quantize.py takes no recipe of ModelOpt",
+            ("precision", "modelopt_recipe"),
+            "write precision.quantizer: host, or leave the recipe out",
+        )
+    else:
+        yield Problem(
+            f"nothing is quantised by ModelOpt for {unit.precision.name} weights: its recipe is not read",
+            ("precision", "modelopt_recipe"),
+            "write precision.modelopt_recipe: null in this target",
+        )
+
+
 @rule("CALIBRATION_REQUIRED", "refuse")
 def calibration_data_is_named(unit: Unit) -> Iterator[Problem]:
     """Quantisation that measures needs text. The tool's default is downloaded when it runs: nothing would pin it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -134,12 +135,12 @@ def test_a_flipped_byte_of_a_packed_file_is_found(tmp_path: Path, position: int)
 
 
 def test_without_pyarrow_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(HostError) as caught:
         read_texts(tmp_path / "a.parquet", samples=1, seed=1)
     assert caught.value.code == "PYARROW_MISSING"
-    assert "pip install pyarrow" in str(caught.value.hint)
+    assert "pip install 'engine-builder[modelopt]'" in str(caught.value.hint)
 
 
 class TestFolder:

@@ -109,3 +109,26 @@ def test_nvfp4_needs_blocks_of_16(make_units: MakeUnits) -> None:
     text = recipe("b200-180gb", "nvfp4", extra=CALIBRATED)
     assert "GROUP_SIZE_MISFIT" not in findings(make_units(text))
     assert findings(make_units(text, {"intermediate_size": 1544}))["GROUP_SIZE_MISFIT"].values["misfits"] == [1544]
+
+
+@pytest.mark.parametrize(
+    ("sku", "weights", "more", "hint"),
+    [
+        ("h100-sxm-80gb", "fp8", "", "quantizer: host"),
+        ("h100-sxm-80gb", "bf16", ", quantizer: host", "modelopt_recipe: null"),
+        ("cpu", "int8-wo", "", "modelopt_recipe: null"),
+    ],
+)
+def test_a_recipe_of_modelopt_that_nothing_reads_is_refused(
+    make_units: MakeUnits, sku: str, weights: str, more: str, hint: str
+) -> None:
+    text = recipe(sku, weights, extra=CALIBRATED).replace("kv_cache: auto", "modelopt_recipe: file:own.yaml" + more)
+    finding = findings(make_units(text, LLAMA_8B))["MODELOPT_RECIPE_UNUSED"]
+    assert finding.severity == "refuse"
+    assert hint in finding.suggestion
+
+
+def test_a_recipe_of_modelopt_is_accepted_where_the_library_quantises(make_units: MakeUnits) -> None:
+    text = recipe("h100-sxm-80gb", "fp8", extra=CALIBRATED)
+    text = text.replace("kv_cache: auto", "modelopt_recipe: file:own.yaml, quantizer: host")
+    assert "MODELOPT_RECIPE_UNUSED" not in findings(make_units(text, LLAMA_8B))
