@@ -9,7 +9,7 @@ from typing import Any
 from builder.build.context import Context, check_lock
 from builder.checkpoint.convert import convert
 from builder.checkpoint.logits import compare_with_transformers, prompt
-from builder.checkpoint.qualification import evaluate
+from builder.checkpoint.qualification import check_sample, evaluate
 from builder.errors import PlanRefused
 from builder.lock.texts import pinned_texts
 from builder.model.layout import Split
@@ -43,6 +43,9 @@ def _perplexity(unit: Unit, context: Context) -> dict[str, Any]:
     source = context.fetch(("weights", "config", "tokenizer"))
     check_lock(unit, source)
     text = pinned_texts(gates.perplexity.text, unit.recipe, unit.lock, context.store)
+    check_sample(
+        source / "tokenizer.json", text, gates.perplexity, gates.agreement, longest=unit.max_seq_len
+    )  # before gigabytes are converted for it
     baseline = context.workspace.path / "baseline"
     baseline.mkdir()
     convert(source, unit.spec, Workspace(baseline), Split(), dtype=unit.dtype)

@@ -40,8 +40,8 @@ def json_schema() -> dict[str, Any]:
     definitions["PrecisionSettings"]["properties"]["kv_cache"]["enum"] = ["auto", *catalog.kv_precisions()]
     target = definitions["Target"]
     target["properties"] = {**target["properties"], **settings["properties"]}
-    for partial in ("PrecisionSettings", "ModelSettings"):  # the rest of it may come from elsewhere
-        definitions[partial].pop("required")
+    for partial in ("PrecisionSettings", "ModelSettings", "PerplexityGate", "AgreementGate"):
+        definitions[partial].pop("required")  # the rest of it may come from elsewhere
     target["additionalProperties"] = False
     target["properties"]["sku"]["enum"] = list(catalog.gpus())
     for holder in (schema, target):
