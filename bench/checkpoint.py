@@ -218,7 +218,7 @@ def measure(folder: Path, gigabytes: int, rounds: int, results: Results) -> floa
     return per_byte[1]
 
 
-def beside_modelopt(folder: Path, rounds: int, results: Results) -> None:
+def beside_modelopt(folder: Path, gigabytes: int, rounds: int, results: Results) -> None:
     source = folder / "source"
     ours, theirs = [], []
     for _ in range(rounds):
@@ -230,10 +230,10 @@ def beside_modelopt(folder: Path, rounds: int, results: Results) -> None:
     def ratio(seconds: Callable[[Run], float]) -> float:
         return statistics.median(map(seconds, theirs)) / statistics.median(map(seconds, ours))
 
-    results.line("1 GB: times as fast as transformers and ModelOpt", ratio(lambda run: run.whole), 5, at_least=True)
+    results.line(f"{gigabytes} GB: times as fast as transformers and ModelOpt", ratio(lambda run: run.whole), 5, at_least=True)
     print(f"{'':<4}without loading libraries: {ratio(lambda run: run.told):.2f}; they hash nothing", flush=True)
     leaner = max(run.memory for run in theirs) / max(run.memory for run in ours)
-    results.line("1 GB: times as lean", leaner, 10, at_least=True)
+    results.line(f"{gigabytes} GB: times as lean", leaner, 10, at_least=True)
 
 
 def main() -> int:
@@ -251,7 +251,7 @@ def main() -> int:
         for gigabytes in sizes:
             per_byte[gigabytes] = measure(folder, gigabytes, arguments.rounds, results)
             if gigabytes == sizes[0]:
-                beside_modelopt(folder, arguments.rounds, results)
+                beside_modelopt(folder, gigabytes, arguments.rounds, results)
             if gigabytes == sizes[-1]:
                 with empty(folder / "out") as out:
                     why = in_cgroup(lambda prefix: child(CONVERT, folder / "source", out, 1, prefix=prefix))

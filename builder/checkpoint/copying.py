@@ -80,7 +80,9 @@ class Copier:
 
     def _write(self, pieces: Sequence[tuple[HashingWriter, memoryview]]) -> None:
         self.settle()
-        self._hashing = [self._pool.submit(_hash, pieces[first :: self._threads]) for first in range(self._threads)]
+        self._hashing = [
+            self._pool.submit(_hash, pieces[first :: self._threads]) for first in range(min(self._threads, len(pieces)))
+        ]
         for writer, data in pieces:
             self._advance(writer.append(data))
 
