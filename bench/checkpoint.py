@@ -230,7 +230,9 @@ def beside_modelopt(folder: Path, gigabytes: int, rounds: int, results: Results)
     def ratio(seconds: Callable[[Run], float]) -> float:
         return statistics.median(map(seconds, theirs)) / statistics.median(map(seconds, ours))
 
-    results.line(f"{gigabytes} GB: times as fast as transformers and ModelOpt", ratio(lambda run: run.whole), 5, at_least=True)
+    results.line(
+        f"{gigabytes} GB: times as fast as transformers and ModelOpt", ratio(lambda run: run.whole), 5, at_least=True
+    )
     print(f"{'':<4}without loading libraries: {ratio(lambda run: run.told):.2f}; they hash nothing", flush=True)
     leaner = max(run.memory for run in theirs) / max(run.memory for run in ours)
     results.line(f"{gigabytes} GB: times as lean", leaner, 10, at_least=True)
