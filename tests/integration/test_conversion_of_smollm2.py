@@ -6,6 +6,8 @@ Both sides compute in float32 on the same bf16 weights; they differ only in the 
 tensors, a missing permutation or a wrong slice moves logits by more than 1.
 """
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -53,14 +55,17 @@ def expected(smollm2: SmolLM2, tokens: list[int]) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=[(1, 1), (3, 1), (3, 2)], ids=["tp1", "tp3", "tp3-pp2"])
-def model(request: pytest.FixtureRequest, smollm2: SmolLM2, tmp_path_factory: pytest.TempPathFactory) -> ReferenceModel:
+def model(
+    request: pytest.FixtureRequest, smollm2: SmolLM2, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ReferenceModel]:
     """Our conversion, every rank computed apart and summed."""
     tp, pp = request.param
     folder: Path = tmp_path_factory.mktemp(f"tp{tp}-pp{pp}")
     spec = ModelSpec.from_config(load_config(smollm2.folder), smollm2.folder)
     convert(smollm2.folder, spec, Workspace(folder), Split(tp, pp))
     assert len(list(folder.glob("rank*.safetensors"))) == tp * pp
-    return ReferenceModel.load(folder)
+    yield ReferenceModel.load(folder)
+    shutil.rmtree(folder)
 
 
 def test_the_logits_of_a_prompt_are_those_of_transformers(
